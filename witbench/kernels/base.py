@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,9 +65,16 @@ class StateView:
 
 @dataclass(frozen=True)
 class Sketch:
-    """One 1-D tensor per group. Serialising and chunking is the protocol's business."""
+    """One 1-D tensor per group. Serialising and chunking is the protocol's business.
+
+    Attributes:
+        values: group -> the sketch proper, all that a commitment covers.
+        unit_bits: group -> s where one unit of a value is 2^-s of the state's own. It follows from the manifest, so it
+            is not serialised: `distance` needs it of one of its two sketches. Designs without fixed point leave it empty.
+    """
 
     values: Mapping[str, Tensor]
+    unit_bits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,14 @@ class SketchProperties:
 
 
 class SketchDesign(ABC):
-    """A keyed map from the real part of a state to one small vector per group, with a distance between two such."""
+    """A keyed map from the real part of a state to one small vector per group, with a distance between two such.
+
+    Attributes:
+        recompute_tolerance: largest distance, in every group, between two sketches of one state under one key computed
+            on different machines. Zero for exact designs, whose sketches are compared bit for bit.
+    """
+
+    recompute_tolerance: float = 0.0
 
     @abstractmethod
     def sketch(self, view: StateView, key: bytes) -> Sketch:
@@ -112,4 +126,14 @@ class LinearSketch(SketchDesign):
 
     @abstractmethod
     def partial(self, shard: Shard, key: bytes) -> Sketch:
-        """The sketch of one shard, zero elsewhere."""
+        """The sketch of one shard, zero elsewhere; it holds the shard's own group alone."""
+
+    def add(self, sketches: Iterable[Sketch]) -> Sketch:
+        """The sum of partial sketches, group by group; a group that a sketch lacks counts as zero there."""
+        values: dict[str, Tensor] = {}
+        unit_bits: dict[str, int] = {}
+        for sketch in sketches:
+            unit_bits.update(sketch.unit_bits)
+            for group, part in sketch.values.items():
+                values[group] = values[group] + part if group in values else part
+        return Sketch(values, unit_bits)

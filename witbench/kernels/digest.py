@@ -34,6 +34,7 @@ LEAF_BYTES = 1 << 16
 """Bytes of a tensor under one leaf."""
 
 _TENSOR_TAG = b"witbench/tensor/v0\n"
+_CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ def _runs(piece: Piece) -> list[tuple[int, int, int]]:
 
 def _raw(tensor: Tensor) -> memoryview:
     """Bytes of a contiguous CPU tensor, not copied."""
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _join(entry: Entry, number: int, fragments: list[tuple[int, bytes]], total: int) -> bytes:
@@ -249,6 +250,6 @@ def _element_size(entry: Entry) -> int:
 
 def _check_finite(shards: Sequence[Shard]) -> None:
     for shard in shards:
-        bad = sum(int((~torch.isfinite(piece.values)).sum()) for piece in pieces(shard, 1 << 18))
+        bad = sum(int((~torch.isfinite(piece.values)).sum()) for piece in pieces(shard, _CHUNK))
         if bad:
             raise StateError(f"{label(shard.entry)} holds {bad} values that are not finite")

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -160,9 +161,9 @@ def sign_masks(keys: Tensor, blocks: Tensor, k: int) -> Tensor:
     calls = torch.arange(-(-k // 128), device=blocks.device)[:, None]
     words = philox4x32((low, high, calls, scalar(0, blocks.device)), (keys[0], keys[1]))
     by_word = torch.stack(words, dim=1).reshape(-1, 1, len(blocks))[: k // 32]
-    to_top = 63 - torch.arange(32, device=blocks.device)[:, None]
-    # Bit i shifted to the top and back fills the word with it.
-    return (by_word << to_top).bitwise_right_shift_(63).view(k, len(blocks))
+    to_top = torch.ones((), dtype=torch.int64) << 63 - torch.arange(32, device=blocks.device)[:, None]
+    # Bit i moved to the top (by a product: torch shifts by a tensor slowly) and shifted back fills the word with it.
+    return (by_word * to_top).bitwise_right_shift_(63).view(k, len(blocks))
 
 
 def _limit(k: int) -> float:
@@ -260,8 +261,9 @@ class _Chunk:
         scales = [math.ldexp(1.0, segment.entry.scale_bits) for segment in self.segments]
         scale = torch.tensor(scales, dtype=torch.float64, device=self.device).repeat_interleave(counts)
         scaled = self.values[: self.used].mul_(scale[:, None]).round_()
-        # A NaN fails the comparison too.
-        if not bool((scaled.abs() < _limit(self.k)).all()):
+        smallest, largest = (bound.item() for bound in scaled.aminmax())
+        # A NaN is both bounds of its chunk, and fails the comparison.
+        if not -_limit(self.k) < smallest <= largest < _limit(self.k):
             self.valid = False
             return
         q = torch.empty((self.k, self.used), dtype=torch.int64, device=self.device).copy_(scaled.T)
@@ -270,10 +272,11 @@ class _Chunk:
         self._add_up(_negate(y, sign_masks(self._keys("e", counts), blocks, self.k)))
 
     def _add_up(self, y: Tensor) -> None:
-        column = 0
-        for segment in self.segments:
-            self.sums[segment.entry.group] += y[:, column : column + segment.rows].sum(dim=1).cpu()
-            column += segment.rows
+        first = 0
+        for group, segments in groupby(self.segments, key=lambda segment: segment.entry.group):
+            end = first + sum(segment.rows for segment in segments)
+            self.sums[group] += y[:, first:end].sum(dim=1).cpu()
+            first = end
 
     def _keys(self, stream: str, counts: Tensor) -> Tensor:
         keys = [stream_key(TAG, stream, self.key, segment.entry) for segment in self.segments]

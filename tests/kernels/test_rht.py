@@ -18,7 +18,7 @@ from witbench.errors import ConfigError, StateError
 from witbench.kernels import rht
 from witbench.kernels.base import Manifest, Shard, Sketch, StateView
 from witbench.kernels.manifest import build_manifest, full_view
-from witbench.kernels.rht import Rht, hadamard, sign_masks
+from witbench.kernels.rht import Rht, correctly_rounded_sqrt, hadamard, sign_masks
 
 KEY = bytes(range(32))
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -242,9 +242,12 @@ def test_signs_reach_blocks_beyond_32_bits() -> None:
         assert masks[:, column].tolist() == [-(words[i // 32] >> i % 32 & 1) for i in range(64)]
 
 
-def test_square_roots_are_correctly_rounded() -> None:
-    values = torch.rand(20_000, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    assert values.sqrt().tolist() == [math.sqrt(value) for value in values.tolist()]
+@pytest.mark.parametrize("size", [1, 7, 20_000])
+def test_square_roots_are_correctly_rounded(size: int) -> None:
+    values = torch.rand(size, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    expected = [math.sqrt(value) for value in values.tolist()]
+    assert correctly_rounded_sqrt(values.clone()).tolist() == expected
+    assert correctly_rounded_sqrt(torch.stack([values, values], dim=1)[:, 1]).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -383,7 +386,8 @@ def test_addressing_is_by_role_and_name_and_block() -> None:
 @pytest.mark.parametrize("k", [64, 256, 4096])
 def test_largest_allowed_value_never_wraps_in_its_block(k: int) -> None:
     limit = 2 ** (62 - int(math.log2(k)))
-    largest = math.nextafter(float(limit), 0)
+    # The largest integer below the bound that float64 holds.
+    largest = math.floor(min(math.nextafter(float(limit), 0), limit - 1))
     full = torch.full((k,), largest * 2.0**-40, dtype=torch.float64)
     zero = torch.zeros(k, dtype=torch.float64)
     expected = largest * 2.0**-40 * math.sqrt(k)

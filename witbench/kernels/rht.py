@@ -33,6 +33,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,7 +125,16 @@ class Rht(LinearSketch):
             limit = _limit(self.k)
             scale = math.ldexp(1.0, shard.entry.scale_bits)
             bad = sum(
-                int((~((_transformed(piece.values.double(), shard.entry) * scale).round_().abs_() < limit)).sum())
+                int(
+                    (
+                        ~(
+                            (_transformed(piece.values.to(torch.float64, copy=True), shard.entry) * scale)
+                            .round_()
+                            .abs_()
+                            < limit
+                        )
+                    ).sum()
+                )
                 for piece in pieces(shard, _CHUNK)
             )
             if bad:
@@ -170,8 +180,22 @@ def _limit(k: int) -> float:
     return math.ldexp(1.0, 62 - int(math.log2(k)))
 
 
+def correctly_rounded_sqrt(z: Tensor) -> Tensor:
+    """IEEE 754 square root of a float64 tensor, in place; NaN below zero.
+
+    Torch may hand CPU tensors to a vector math library whose square root is off by one in the last place now and then
+    (measured with MKL), depending on size and strides. NumPy's is the processor's own, CUDA's is correctly rounded.
+    """
+    if z.device.type != "cpu":
+        return z.sqrt_()
+    array = z.numpy()
+    with np.errstate(invalid="ignore"):
+        np.sqrt(array, out=array)
+    return z
+
+
 def _transformed(z: Tensor, entry: Entry) -> Tensor:
-    return z.sqrt_() if entry.transform == "sqrt" else z
+    return correctly_rounded_sqrt(z) if entry.transform == "sqrt" else z
 
 
 def _negate(x: Tensor, masks: Tensor) -> Tensor:

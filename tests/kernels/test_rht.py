@@ -414,6 +414,13 @@ def test_non_finite_values_are_counted_and_named(bad: float, dtype: torch.dtype)
         Rht(64).partial(view.shards[1], KEY)
 
 
+def test_a_failed_sketch_leaves_the_state_alone() -> None:
+    values = torch.tensor([4.0, 9.0, math.inf], dtype=torch.float64)
+    with pytest.raises(StateError, match="holds 1 values"):
+        _sketch({("exp_avg_sq", "w"): values})
+    assert values.tolist() == [4.0, 9.0, math.inf]
+
+
 def test_negative_second_moment() -> None:
     with pytest.raises(StateError, match="exp_avg_sq w holds 1 values"):
         _sketch({("exp_avg_sq", "w"): torch.tensor([1.0, -1e-3, 0.0])})

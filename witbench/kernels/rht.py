@@ -122,21 +122,8 @@ class Rht(LinearSketch):
     def _raise_invalid(self, shards: Iterable[Shard]) -> None:
         """Count the values that cannot be sketched, tensor by tensor, and name the first tensor that has some."""
         for shard in shards:
-            limit = _limit(self.k)
-            scale = math.ldexp(1.0, shard.entry.scale_bits)
-            bad = sum(
-                int(
-                    (
-                        ~(
-                            (_transformed(piece.values.to(torch.float64, copy=True), shard.entry) * scale)
-                            .round_()
-                            .abs_()
-                            < limit
-                        )
-                    ).sum()
-                )
-                for piece in pieces(shard, _CHUNK)
-            )
+            limit, scale = _limit(self.k), math.ldexp(1.0, shard.entry.scale_bits)
+            bad = sum(_count_invalid(piece.values, shard.entry, limit) for piece in pieces(shard, _CHUNK))
             if bad:
                 bound = f"|{'sqrt(x)' if shard.entry.transform == 'sqrt' else 'x'}| < {limit / scale:g}"
                 raise StateError(f"{label(shard.entry)} holds {bad} values that are not finite or break {bound}")
@@ -196,6 +183,12 @@ def correctly_rounded_sqrt(z: Tensor) -> Tensor:
 
 def _transformed(z: Tensor, entry: Entry) -> Tensor:
     return correctly_rounded_sqrt(z) if entry.transform == "sqrt" else z
+
+
+def _count_invalid(values: Tensor, entry: Entry, limit: float) -> int:
+    z = _transformed(values.to(torch.float64, copy=True), entry)
+    q = z.mul_(math.ldexp(1.0, entry.scale_bits)).round_()
+    return int((~(q.abs_() < limit)).sum())
 
 
 def _negate(x: Tensor, masks: Tensor) -> Tensor:

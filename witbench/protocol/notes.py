@@ -65,6 +65,11 @@ class VerifyKey:
         return _key_id(self.name, self.public)
 
     @property
+    def label(self) -> str:
+        """name+hex(key id): short, to be shown to people."""
+        return f"{self.name}+{self.key_id.hex()}"
+
+    @property
     def vkey(self) -> str:
         """name+hex(key id)+base64(type, public key)."""
         return f"{self.name}+{self.key_id.hex()}+{base64.b64encode(ED25519 + self.public).decode()}"
@@ -177,15 +182,14 @@ def verify_note(text: str, keys: Sequence[VerifyKey]) -> tuple[VerifyKey, ...]:
         TapeError: not a note, or a line of a known key does not verify.
     """
     note = Note.parse(text)
-    known = {(key.name, key.key_id): key for key in keys}
-    signed = []
-    for signature in note.signatures:
-        key = known.get((signature.name, signature.key_id))
-        if key is None:
-            continue
-        if not key.verify(note.body.encode(), signature.value):
-            raise TapeError(f"signed note: the signature of {key.name} does not verify")
-        signed.append(key)
+    signed: list[VerifyKey] = []
+    for line in note.signatures:
+        # A key id has 32 bits: two keys can share it and their name, so each of them is tried.
+        claimed = [key for key in keys if (key.name, key.key_id) == (line.name, line.key_id)]
+        signers = [key for key in claimed if key.verify(note.body.encode(), line.value)]
+        if claimed and not signers:
+            raise TapeError(f"signed note: the signature of {line.name} does not verify")
+        signed += signers
     return tuple(signed)
 
 
@@ -242,3 +246,23 @@ class Checkpoint:
 def checkpoint_body(origin: str, size: int, root: bytes) -> str:
     """Text of a checkpoint, to be signed."""
     return Checkpoint(origin, size, root).body
+
+
+def check_head(note: str, expected: Checkpoint, keys: Sequence[VerifyKey]) -> None:
+    """Hold a signed head against the log itself: it must be over `expected` and signed by exactly `keys`, in order.
+
+    Raises:
+        TapeError: another origin, size or root, a signature that does not verify, or lines missing or left over.
+    """
+    parsed = Note.parse(note)
+    head = Checkpoint.parse(parsed.body)
+    for name in ("origin", "size", "root"):
+        if getattr(head, name) != getattr(expected, name):
+            raise TapeError(f"checkpoint: its {name} is not this log's")
+    wanted = [(key.name, key.key_id) for key in keys]
+    if [(line.name, line.key_id) for line in parsed.signatures] != wanted:
+        names = " and ".join(key.name for key in keys)
+        raise TapeError(f"checkpoint: must be signed by {names}, in this order and by nobody else")
+    for key, line in zip(keys, parsed.signatures, strict=True):
+        if not key.verify(parsed.body.encode(), line.value):
+            raise TapeError(f"checkpoint: the signature of {key.name} does not verify")

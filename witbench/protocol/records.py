@@ -29,11 +29,14 @@ FIRST_PREV = hashlib.sha256(b"witbench/tape/v0\n").digest()
 BLOBS = ("config", "manifest", "procedure")
 """Blobs in the order they follow genesis."""
 
-MAX_PARTS = 4096
+MAX_PARTS = 2048
 """Most parts of one blob or sketch."""
 
 PUBLISHED, ALLOW_LISTED = "published", "allow-listed"
 """Procedure policies: its source is on the tape, or its digest is on the broker's list and no blob of it is."""
+
+ISOLATIONS = ("process only", "namespaces")
+"""How a replayer may be isolated, the weakest first."""
 
 PASSED, FAILED = "passed", "failed"
 COMPLETE, REJECTED = "complete", "rejected"
@@ -199,7 +202,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "procedure_policy": Text(among=(PUBLISHED, ALLOW_LISTED)),
         "config": HASH,
         "manifest": HASH,
-        "isolation": Text(256),
+        "isolation": Text(among=ISOLATIONS),
     },
     "blob": {"name": Text(among=BLOBS), "part": Number(), "parts": Number(1), "data": Bytes()},
     "declare": {
@@ -222,7 +225,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "distances": _REALS,
         "yardstick": _REALS,
         "attempts": Number(),
-        "isolation": Text(256),
+        "isolation": Text(among=ISOLATIONS),
     },
     "evaluation": {"boundary": Number(), "set": HASH, "values": _REALS, "checks": _CHECKS},
     "rewind": {"boundary": Number()},

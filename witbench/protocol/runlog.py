@@ -1,7 +1,7 @@
 """The registry of runs: an append-only log in which every run is entered before anything is drawn for it.
 
-A folder with `log` (length-prefixed canonical CBOR entries, chained by leaf hashes) and `head` (a checkpoint over all of
-them, signed by the broker). Runs that are rejected or never closed stay in it and count as attempts.
+A folder with `log` (length-prefixed canonical CBOR entries, chained by leaf hashes) and `head` (a checkpoint over all
+of them, signed by the broker). Runs that are rejected or never closed stay in it and count as attempts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Attempts:
 
 def log_origin(key: VerifyKey) -> str:
     """Origin line of the heads of a broker's registry."""
-    return f"witbench/registry/{key.name}+{key.key_id.hex()}"
+    return f"witbench/registry/{key.label}"
 
 
 class RunLog:

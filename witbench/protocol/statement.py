@@ -84,17 +84,13 @@ def pre_authentication(payload_type: str, payload: bytes) -> bytes:
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
-def _key_label(key: VerifyKey) -> str:
-    return f"{key.name}+{key.key_id.hex()}"
-
-
 def sign_statement(payload: bytes, key: SigningKey) -> str:
     """The envelope file around a payload."""
     signature = key.sign(pre_authentication(PAYLOAD_TYPE, payload))
     envelope = {
         "payload": base64.b64encode(payload).decode(),
         "payloadType": PAYLOAD_TYPE,
-        "signatures": [{"keyid": _key_label(key.public_key), "sig": base64.b64encode(signature).decode()}],
+        "signatures": [{"keyid": key.public_key.label, "sig": base64.b64encode(signature).decode()}],
     }
     return _canonical(envelope) + "\n"
 
@@ -110,8 +106,8 @@ def open_statement(text: str, key: VerifyKey) -> bytes:
         raise TapeError("statement.json: not a DSSE envelope in canonical JSON")
     encoded, kind, label, signature = match.groups()
     payload = _base64(encoded)
-    if label != _key_label(key):
-        raise TapeError(f"statement.json: signed by {label}, not by {_key_label(key)}")
+    if label != key.label:
+        raise TapeError(f"statement.json: signed by {label}, not by {key.label}")
     if not key.verify(pre_authentication(kind, payload), _base64(signature)):
         raise TapeError("statement.json: the signature does not verify")
     if kind != PAYLOAD_TYPE:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ from witbench.kernels.manifest import build_manifest, full_view, group_names
 from witbench.kernels.philox import check_key
 from witbench.kernels.rht import Rht
 
-KEY = bytes(range(32))
+KEY = bytes(range(1, 33))
 Real = dict[tuple[str, str], Tensor]
 
 
@@ -133,6 +135,13 @@ def assert_claims(design: SketchDesign) -> None:
 )
 def test_built_in_designs_keep_their_claims(design: SketchDesign) -> None:
     assert_claims(design)
+
+
+def test_the_design_of_the_documentation_keeps_its_claims(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sketches.md").read_text(encoding="utf-8")
+    module = tmp_path / "norms.py"
+    module.write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    assert_claims(runpy.run_path(str(module))["Norms"]())
 
 
 class _FloatSum(LinearSketch):

@@ -181,6 +181,8 @@ def test_gaps_and_replicas_are_refused() -> None:
     bottom = Shard(entry, values[120:], (120, 0), (80, 201))
     short = Shard(entry, values[121:], (121, 0), (79, 201))
     wide = Shard(entry, values[119:], (119, 0), (81, 201))
+    whole = Shard(entry, values, (0, 0), (200, 201))
+    row = Shard(entry, values[:1], (0, 0), (1, 201))
     assert state_roots(StateView(manifest, [bottom, top])) == _roots({("parameter", "w"): values})
     for shards, problem in [
         ([top], "uncovered"),
@@ -189,6 +191,8 @@ def test_gaps_and_replicas_are_refused() -> None:
         ([top, wide], "replicas count once"),
         ([top, bottom, top], "replicas count once"),
         ([top, bottom, bottom], "replicas count once"),
+        ([whole, whole], "replicas count once"),
+        ([whole, row], "replicas count once"),
     ]:
         with pytest.raises(StateError, match=problem):
             state_roots(StateView(manifest, shards))

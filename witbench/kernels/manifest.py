@@ -95,7 +95,7 @@ def manifest_from_bytes(data: bytes) -> Manifest:
     """
     try:
         fields = cbor2.loads(data)
-    except (cbor2.CBORDecodeError, RecursionError) as error:
+    except cbor2.CBORDecodeError as error:
         raise StateError(f"the manifest is not CBOR: {error}") from None
     if not isinstance(fields, dict) or fields.get("version") != 0 or not isinstance(fields.get("entries"), list):
         raise StateError("the manifest is not a map of version 0 with entries")

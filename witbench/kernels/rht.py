@@ -45,8 +45,8 @@ from witbench.kernels.pieces import Piece, label, pieces
 TAG = "witbench/rht/v0"
 """Design tag of the key derivation."""
 
-_CHUNK = 1 << 17
-"""Values transformed at once. Some ten temporaries of 8 bytes a value: about 10 MiB, whatever the state's size."""
+_CHUNK = 1 << 18
+"""Values transformed at once. Some ten temporaries of 8 bytes a value: about 20 MiB, whatever the state's size."""
 
 
 class Rht(LinearSketch):

@@ -412,6 +412,10 @@ def test_non_finite_values_are_counted_and_named(bad: float, dtype: torch.dtype)
     view = full_view(build_manifest(real), real)
     with pytest.raises(StateError, match="holds 2 values"):
         Rht(64).partial(view.shards[1], KEY)
+    values = real["exp_avg", "blocks.1.w"]
+    halves = [Shard(view.shards[1].entry, values[a : a + 4], (a, 0), (4, 20)) for a in (0, 4)]
+    with pytest.raises(StateError, match="holds 2 values"):
+        Rht(64).sketch(StateView(view.manifest, halves), KEY)
 
 
 def test_a_failed_sketch_leaves_the_state_alone() -> None:
@@ -447,6 +451,8 @@ def test_distance_refuses_what_it_cannot_compare() -> None:
     a, b = _sketch(_one(torch.ones(3))), _sketch({("parameter", "v"): torch.ones(3)})
     with pytest.raises(StateError, match="different groups"):
         Rht(64).distance(a, b)
+    with pytest.raises(StateError, match="different lengths"):
+        Rht(64).distance(a, _sketch(_one(torch.ones(3)), KEY, 128))
     bare = Sketch(a.values)
     with pytest.raises(StateError, match="scale"):
         Rht(64).distance(bare, bare)

@@ -70,7 +70,7 @@ class Sketch:
     Attributes:
         values: group -> the sketch proper, all that a commitment covers.
         unit_bits: group -> s where one unit of a value is 2^-s of the state's own. It follows from the manifest, so it
-            is not serialised: `distance` needs it of one of its two sketches. Designs without fixed point leave it empty.
+            is not serialised: `distance` needs it of one of its two sketches. Empty for designs without fixed point.
     """
 
     values: Mapping[str, Tensor]

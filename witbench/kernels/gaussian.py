@@ -45,10 +45,10 @@ class Gaussian(LinearSketch):
 
     Args:
         k: rows, from 1 to 4096.
-        recompute_tolerance: largest distance between two computations of one sketch. Rounding errors of a float64 sum of n
-            terms behave like sqrt(n) * 2^-53 times the norm of the terms (Higham and Mary 2019); those of the generator
-            are smaller. The default of 1e-9 leaves a factor of four at 10^8 values of norm 200 and far more for smaller
-            states, and is a tenth of the least distance (1e-8) by which honest reordering moves a state.
+        recompute_tolerance: largest distance between two computations of one sketch. Rounding errors of a float64 sum
+            of n terms behave like sqrt(n) * 2^-53 times the norm of the terms (Higham and Mary 2019); those of the
+            generator are smaller. The default of 1e-9 leaves a factor of four at 10^8 values of norm 200 and far more
+            for smaller states, and is a tenth of the least distance (1e-8) by which honest reordering moves a state.
 
     Raises:
         ConfigError: a parameter outside its range.
@@ -89,7 +89,7 @@ class Gaussian(LinearSketch):
         }
 
     def describe(self) -> SketchProperties:
-        """Linear within rounding; neither shard-additive nor exact bit for bit. Two operations a row, without the generator."""
+        """Linear within rounding; neither shard-additive nor exact. Two operations a row, without the generator's."""
         return SketchProperties(
             linear=True,
             shard_additive=False,

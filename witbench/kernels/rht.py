@@ -32,6 +32,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -83,13 +84,15 @@ class Rht(LinearSketch):
         """Estimated L2 distance per group, in the units of z; the sum of squares is exact.
 
         Raises:
-            StateError: sketches of different groups, or neither knows its scale.
+            StateError: sketches of different groups or lengths, or neither knows its scale.
         """
         if a.values.keys() != b.values.keys():
             raise StateError("the two sketches have different groups")
         bits = {**b.unit_bits, **a.unit_bits}
         distances = {}
         for group, values in a.values.items():
+            if values.shape != b.values[group].shape:
+                raise StateError(f"the two sketches have different lengths in group {group}")
             if group not in bits:
                 raise StateError(f"neither sketch knows the scale of group {group}: one must come from `sketch`")
             difference = (values - b.values[group]).tolist()
@@ -119,14 +122,16 @@ class Rht(LinearSketch):
                 self._raise_invalid(shards)
         return Sketch(sums, {entry.group: entry.scale_bits for entry in entries})
 
-    def _raise_invalid(self, shards: Iterable[Shard]) -> None:
+    def _raise_invalid(self, shards: Iterable[Shard]) -> NoReturn:
         """Count the values that cannot be sketched, tensor by tensor, and name the first tensor that has some."""
+        limit = _limit(self.k)
+        counts: dict[Entry, int] = {}
         for shard in shards:
-            limit, scale = _limit(self.k), math.ldexp(1.0, shard.entry.scale_bits)
             bad = sum(_count_invalid(piece.values, shard.entry, limit) for piece in pieces(shard, _CHUNK))
-            if bad:
-                bound = f"|{'sqrt(x)' if shard.entry.transform == 'sqrt' else 'x'}| < {limit / scale:g}"
-                raise StateError(f"{label(shard.entry)} holds {bad} values that are not finite or break {bound}")
+            counts[shard.entry] = counts.get(shard.entry, 0) + bad
+        entry, bad = next((entry, bad) for entry, bad in counts.items() if bad)
+        bound = f"|{'sqrt(x)' if entry.transform == 'sqrt' else 'x'}| < {math.ldexp(limit, -entry.scale_bits):g}"
+        raise StateError(f"{label(entry)} holds {bad} values that are not finite or break {bound}")
 
 
 def hadamard(x: Tensor) -> Tensor:

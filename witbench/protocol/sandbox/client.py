@@ -1,4 +1,4 @@
-"""The prover's side of the sandbox: starts the fork server, hands it jobs, reads results after their process is gone."""
+"""The prover's side of the sandbox: starts the fork server, hands it jobs, reads results of ended processes."""
 
 from __future__ import annotations
 

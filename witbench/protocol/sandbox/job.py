@@ -102,12 +102,12 @@ class Job:
 
     def pack(self) -> int:
         """Descriptor of a new sealed anonymous file that holds the job; the caller closes it."""
-        header = {"kind": self.kind, "scalars": dict(self.scalars), "parts": [memoryview(p).nbytes for p in self.parts]}
-        text = json.dumps(header).encode()
+        sizes = [memoryview(part).nbytes for part in self.parts]
+        text = json.dumps({"kind": self.kind, "scalars": dict(self.scalars), "parts": sizes}).encode()
         fd = memfd("job")
         try:
             write_all(fd, struct.pack("<I", len(text)) + text)
-            for start, part in zip(_starts(4 + len(text), header["parts"]), self.parts, strict=True):
+            for start, part in zip(_starts(4 + len(text), sizes), self.parts, strict=True):
                 os.lseek(fd, start, os.SEEK_SET)
                 write_all(fd, part)
             seal(fd)

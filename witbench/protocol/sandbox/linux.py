@@ -23,6 +23,7 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
 _MNT_DETACH = 2
+_SYS_MOUNT_SETATTR = 442  # the same on every architecture
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 0x1
@@ -61,20 +62,13 @@ def _check(what: str, result: int) -> None:
         raise OSError(code, f"{what}: {os.strerror(code)}")
 
 
-def _symbol(name: str) -> ctypes._CFuncPtr:
-    try:
-        return getattr(_libc, name)  # type: ignore[no-any-return]
-    except AttributeError:
-        raise OSError(f"this C library has no {name}") from None
-
-
 def unshare(flags: int) -> None:
     """Move this process into new namespaces (`CLONE_NEW*`); the pid namespace takes effect for its children."""
     _check("unshare", _libc.unshare(flags))
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, options: str = "") -> None:
-    """Mount a file system, or change the mount at `target` as mount(2) does."""
+    """Put a file system or a bind at `target`; the arguments are those of the system call."""
     arguments = (source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags))
     _check(f"mount {target}", _libc.mount(*arguments, options.encode() or None))
 
@@ -84,14 +78,14 @@ def make_read_only(target: str, *, recursive: bool = True) -> None:
     attributes = _MountAttributes(set=_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID)
     flags = _AT_RECURSIVE if recursive else 0
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    call = _symbol("mount_setattr")
-    _check(f"mount_setattr {target}", call(_AT_FDCWD, target.encode(), flags, ctypes.byref(attributes), size))
+    arguments = (_AT_FDCWD, target.encode(), flags, ctypes.byref(attributes), size)
+    _check(f"mount_setattr {target}", _libc.syscall(_SYS_MOUNT_SETATTR, *arguments))
 
 
 def pivot_root(new_root: str) -> None:
     """Make `new_root` the root directory and let go of the old one."""
     os.chdir(new_root)
-    _check("pivot_root", _symbol("pivot_root")(b".", b"."))
+    _check("pivot_root", _libc.pivot_root(b".", b"."))
     _check("umount old root", _libc.umount2(b".", _MNT_DETACH))
     os.chdir("/")
 
@@ -135,7 +129,7 @@ def drop_capabilities() -> None:
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * (3 * _CAPABILITY_BITS // 32))()
-    _check("capset", _symbol("capset")(ctypes.byref(header), ctypes.byref(nothing)))
+    _check("capset", _libc.capset(ctypes.byref(header), ctypes.byref(nothing)))
 
 
 def may_administer() -> bool:

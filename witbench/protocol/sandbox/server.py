@@ -13,11 +13,10 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from witbench.protocol.sandbox import jail, linux, wire
-from witbench.protocol.sandbox.job import Limits
 
 _NOT_READY = 3
 _POLL_SECONDS = 1.0
@@ -57,20 +56,21 @@ def _stay_outside(pid: int, setup: wire.Setup, client: int) -> int:
 
 
 def _serve(setup: wire.Setup, reason: str | None, client: int) -> int:
-    # Imports torch, so it may only be imported inside the jail.
+    # These import torch: only once inside the jail, and before any fork.
     from witbench.protocol.sandbox.child import warm
+    from witbench.protocol.sandbox.supervisor import supervise
 
-    if reason is None:
+    jailed = reason is None
+    if jailed:
         os.environ.update(HOME=jail.SCRATCH, TMPDIR=jail.SCRATCH)
     warm(setup.threads)
     gc.collect()
     gc.freeze()
     linux.adopt_orphans()
-    jailed = reason is None
-    isolation = wire.NAMESPACES if jailed else wire.PROCESS_ONLY
     os.dup2(0, 2)  # from here on nobody reads error messages, and jobs must not share a file
     supervisors: set[int] = set()
     with socket.socket(fileno=setup.control) as control:
+        isolation = wire.NAMESPACES if jailed else wire.PROCESS_ONLY
         wire.send(control, {"isolation": isolation, "reason": reason or ""})
         for number in itertools.count():
             while not select.select([control], [], [], _POLL_SECONDS)[0]:
@@ -81,32 +81,28 @@ def _serve(setup: wire.Setup, reason: str | None, client: int) -> int:
             if request is None:
                 break
             _reap(supervisors)
-            _start(number, *request, setup.threads, jailed, supervisors)
+            limits, files = request
+            pid = _start(wire.Watch(number, limits, files, setup.threads, jailed), supervise)
+            supervisors |= {pid} if pid else set()
     return 0
 
 
-def _start(
-    number: int, limits: Limits, files: wire.Descriptors, threads: int, jailed: bool, supervisors: set[int]
-) -> None:
+def _start(watch: wire.Watch, supervise: Callable[[wire.Watch], None]) -> int | None:
+    """Pid of a new supervisor; None when the system has no process left for one."""
     try:
         pid = os.fork()
     except OSError as error:
-        with socket.socket(fileno=files.reply) as reply:
-            wire.send(reply, {"kind": "crash", "detail": f"no process for the job: {error.strerror}"})
-    else:
-        if pid == 0:
-            _supervise(number, limits, files, threads, jailed)
-        supervisors.add(pid)
-        files.close()
-
-
-def _supervise(number: int, limits: Limits, files: wire.Descriptors, threads: int, jailed: bool) -> NoReturn:
-    from witbench.protocol.sandbox.supervisor import Watch, supervise
-
-    try:
-        supervise(Watch(number, limits, files, threads, jailed))
-    finally:
-        os._exit(0)
+        reason = {"kind": "crash", "detail": f"no process for the job: {error.strerror}"}
+        with socket.socket(fileno=os.dup(watch.files.reply)) as reply:
+            wire.send(reply, reason)
+        pid = None
+    if pid == 0:
+        try:
+            supervise(watch)
+        finally:
+            os._exit(0)
+    watch.files.close()
+    return pid
 
 
 def _reap(supervisors: set[int]) -> None:

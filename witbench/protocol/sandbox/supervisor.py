@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass
 
 from witbench.protocol.sandbox import jail, linux, wire
 from witbench.protocol.sandbox.child import DONE, Assignment, run
@@ -16,26 +15,7 @@ from witbench.protocol.sandbox.job import FAILURES, Limits
 _OUTCOME_LENGTH = 8192
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What a supervisor needs to know about its job.
-
-    Attributes:
-        number: counts the jobs of a server.
-        limits: what the job may use.
-        files: its open files.
-        threads: torch threads.
-        jailed: whether this process is inside a jail.
-    """
-
-    number: int
-    limits: Limits
-    files: wire.Descriptors
-    threads: int
-    jailed: bool
-
-
-def supervise(watch: Watch) -> None:
+def supervise(watch: wire.Watch) -> None:
     """Run one job to its end and answer on its reply socket; this process must end afterwards."""
     linux.adopt_orphans()
     if watch.jailed:

@@ -72,6 +72,25 @@ class Descriptors:
             os.close(fd)
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What a supervisor needs to know about its job.
+
+    Attributes:
+        number: counts the jobs of a server.
+        limits: what the job may use.
+        files: its open files.
+        threads: torch threads.
+        jailed: whether this process is inside a jail.
+    """
+
+    number: int
+    limits: Limits
+    files: Descriptors
+    threads: int
+    jailed: bool
+
+
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
     """Send one message without descriptors."""
     channel.send(json.dumps(message).encode())

@@ -90,6 +90,16 @@ def test_the_others_reach_every_update_before_the_last_unit(placement: Placement
     assert reached == (set(range(4, 8)) if isinstance(placement, Tail) else set(range(8)))
 
 
+def test_spread_shares_evenly() -> None:
+    rng = np.random.default_rng(0)
+    firsts = set()
+    for _ in range(50):
+        counts = [len(positions) for positions in Spread(units=4).draw(7, 8, 12, 1, rng).values()]
+        assert sorted(counts) == [1, 2, 2, 2]
+        firsts.add(counts.index(1))
+    assert firsts == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize(
     ("updates", "unit", "window"), [(64, 1, [62]), (1000, 1, range(989, 999)), (512, 4, range(503, 508))]
 )

@@ -65,7 +65,7 @@ def test_uniform_is_not_the_law_of_as_many_units_as_tokens() -> None:
 
 
 def test_fatal_coins_keep_precision_and_the_last_unit() -> None:
-    assert fatal_coins(1e-12, 3) == pytest.approx(3e-12, rel=1e-9)
+    assert fatal_coins(1e-12, 3) == pytest.approx(3e-12, rel=1e-9, abs=0)
     assert fatal_coins(P, 0) == 0.0
     assert fatal_coins(1.0, 0) == 0.0
     assert fatal_coins(1.0, 2) == 1.0

@@ -120,6 +120,14 @@ def test_conditional_rate_of_a_burst_is_p_times_the_posterior_of_v() -> None:
     assert got.low < got.estimate == pytest.approx(0.1)
 
 
+def test_more_placements_of_one_training_run_do_not_close_the_interval() -> None:
+    rng = np.random.default_rng(3)
+    ideals = rng.uniform(0.2, 0.8, 400).tolist()
+    got = conditional_rate(ideals, ideals, [i // 20 for i in range(400)])
+    assert got.effective == 20
+    assert got.low == pytest.approx(float(np.mean(ideals)) * binomial_rate(20, 20).low, rel=0.03)
+
+
 def test_conditional_rate_of_an_undetectable_attack_stays_open() -> None:
     got = conditional_rate([0.0] * 20, [0.1] * 20, list(range(20)))
     assert got.estimate == got.low == 0.0

@@ -84,6 +84,10 @@ def test_honest_runs_are_a_cell_whose_theory_is_no_reject() -> None:
     assert summary.rate.low == 0.0 < summary.rate.high
 
 
+def test_no_law_is_claimed_for_a_weakened_protocol() -> None:
+    assert only([row(1, protocol="unchecked")]).theory is None
+
+
 def test_cells_do_not_mix() -> None:
     changes: list[dict[str, Any]] = [
         {},

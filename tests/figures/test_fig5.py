@@ -65,7 +65,8 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fig5.Artifac
         save(figure, *args, **kwargs)
 
     monkeypatch.setattr(Figure, "savefig", keep)
-    return fig5.draw(rows(), tmp_path / "new"), figures[0]
+    others = [dataclasses.replace(rows()[0], key=name, **{name: "other"}) for name in ("attack", "protocol")]
+    return fig5.draw(rows() + others, tmp_path / "new"), figures[0]
 
 
 def test_the_files(drawn: tuple[fig5.Artifacts, Figure]) -> None:
@@ -97,6 +98,7 @@ def test_the_panels_show_law_band_and_bars(drawn: tuple[fig5.Artifacts, Figure])
     assert max(curves[0].get_xdata()) <= 1024
     band = burst.patches[0].get_extents().transformed(burst.transData.inverted())
     assert (band.x0, band.x1) == pytest.approx((0.65536, 65.536))
+    assert not [line for line in burst.lines if line.get_linestyle() == ":"]
     assert len(burst.containers) == 3  # two p with coins averaged, one of whole runs
 
 

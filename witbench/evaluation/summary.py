@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from witbench.errors import ConfigError
@@ -11,8 +11,10 @@ from witbench.evaluation.law import Plan, theory
 from witbench.evaluation.rates import Rate, clustered_rate, conditional_rate
 from witbench.evaluation.rows import Estimator, Row
 
+REFERENCE_PRESETS = frozenset({"witness"})
 
-@dataclass(frozen=True, order=True)
+
+@dataclass(frozen=True)
 class Cell:
     """What trials of one rate have in common."""
 
@@ -42,7 +44,7 @@ class Summary:
     Attributes:
         cell: what it is the rate of.
         rate: of detection, of the trials that have a result; None when all failed.
-        theory: the law for this placement and amount; None where no closed form is known.
+        theory: the law for this placement and amount; None where none is claimed or no closed form is known.
         check: the most frequent first failing check.
         clusters: distinct training runs.
         seconds: spent on all trials.
@@ -76,16 +78,28 @@ def cell_of(row: Row) -> Cell:
     )
 
 
-def summarise(rows: Iterable[Row], *, prior: str = "uniform") -> list[Summary]:
-    """Fold rows into cells, in the order of attack, …, placement, p, amount."""
+def summarise(
+    rows: Iterable[Row], *, prior: str = "uniform", lawful: Collection[str] = REFERENCE_PRESETS
+) -> list[Summary]:
+    """Fold rows into cells, in the order of attack, …, placement, p, amount.
+
+    Args:
+        rows: any rows.
+        prior: of the intervals, `uniform` or `jeffreys`.
+        lawful: protocol presets under which the law of detection is claimed; other cells get no theory.
+    """
     cells: dict[Cell, list[Row]] = {}
     for row in rows:
         cells.setdefault(cell_of(row), []).append(row)
     order = sorted(cells, key=lambda cell: (_sortable(cell.tau), _order(cell)))
-    return [_summary(cell, sorted(cells[cell], key=lambda row: row.key), prior) for cell in order]
+    summaries = []
+    for cell in order:
+        law = _theory(cell) if cell.protocol in lawful else None
+        summaries.append(_summary(cell, sorted(cells[cell], key=lambda row: row.key), prior, law))
+    return summaries
 
 
-def _summary(cell: Cell, rows: list[Row], prior: str) -> Summary:
+def _summary(cell: Cell, rows: list[Row], prior: str, law: float | None) -> Summary:
     good = [row for row in rows if row.error is None]
     clusters = [row.cluster for row in good]
     checks = Counter(row.check for row in good if row.check is not None)
@@ -98,7 +112,7 @@ def _summary(cell: Cell, rows: list[Row], prior: str) -> Summary:
     return Summary(
         cell=cell,
         rate=rate,
-        theory=_theory(cell),
+        theory=law,
         check=min(checks, key=lambda name: (-checks[name], name)) if checks else None,
         clusters=len(set(clusters)),
         seconds=sum(row.cost_seconds for row in rows),

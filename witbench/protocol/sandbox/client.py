@@ -185,7 +185,7 @@ class _Server:
             paths = [str(_PACKAGE.parent), *(folder for folder in site_folders if folder in sys.path)]
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BOOT.format(paths=paths, setup=setup.to_text())],
-                env=_environment(threads),
+                env=_environment(),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -236,6 +236,7 @@ class _Server:
         self._process.wait()
 
 
-def _environment(threads: int) -> dict[str, str]:
+def _environment() -> dict[str, str]:
+    # One thread in the server: a pool would not live on in forked jobs, which set their own number.
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    return {**kept, "LANG": "C.UTF-8", "HOME": "/tmp", "TMPDIR": "/tmp", "OMP_NUM_THREADS": str(threads)}
+    return {**kept, "LANG": "C.UTF-8", "HOME": "/tmp", "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1"}

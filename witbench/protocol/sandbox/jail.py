@@ -91,7 +91,7 @@ def probe(folders: Iterable[str]) -> str | None:
             _trial(folders)
             reason = ""
         except OSError as error:
-            reason = str(error)
+            reason = error.strerror or str(error)
         finally:
             os.write(writing, reason.encode() + b"\n")
             os._exit(0)

@@ -63,7 +63,7 @@ def _serve(setup: wire.Setup, reason: str | None, client: int) -> int:
     jailed = reason is None
     if jailed:
         os.environ.update(HOME=jail.SCRATCH, TMPDIR=jail.SCRATCH)
-    warm(setup.threads)
+    warm()
     gc.collect()
     gc.freeze()
     linux.adopt_orphans()

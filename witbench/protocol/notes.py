@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ ED25519 = b"\x01"
 MAX_NOTE = 16_384
 """Longest note read, bytes."""
 
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
 _P = 2**255 - 19
 _Y_OF_ORDER_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
 _LOW_ORDER_Y = frozenset({0, 1, _P - 1, _Y_OF_ORDER_8, _P - _Y_OF_ORDER_8})
@@ -42,7 +45,8 @@ def _check_name(name: str) -> None:
         raise TapeError(f"key name {name!r}: must be printable, without spaces and plus signs")
 
 
-def _decode64(text: str, what: str) -> bytes:
+def decode_base64(text: str, what: str) -> bytes:
+    """The bytes of canonical base64 text; `what` names it in the TapeError."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -80,7 +84,7 @@ class VerifyKey:
         name, _, rest = vkey.partition("+")
         key_id, _, encoded = rest.partition("+")
         _check_name(name)
-        data = _decode64(encoded, f"key {name}")
+        data = decode_base64(encoded, f"key {name}")
         if data[:1] != ED25519 or len(data) != 33:
             raise TapeError(f"key {name}: not an Ed25519 key")
         key = cls(name, data[1:])
@@ -155,7 +159,7 @@ class Note:
         """Read a note. Raises TapeError when it is not one."""
         if len(text.encode()) > MAX_NOTE:
             raise TapeError("signed note: too long")
-        if any(ord(c) < 32 and c != "\n" for c in text):
+        if _CONTROL.search(text):
             raise TapeError("signed note: holds control characters")
         body, separator, lines = text.rpartition("\n\n")
         if not separator or not lines.endswith("\n"):
@@ -169,7 +173,7 @@ def _signature(line: str) -> Signature:
     if dash != "\u2014":
         raise TapeError("signed note: a signature line does not begin with an em dash")
     _check_name(name)
-    data = _decode64(encoded, "signed note")
+    data = decode_base64(encoded, "signed note")
     if len(data) < 5:
         raise TapeError("signed note: a signature is too short")
     return Signature(name, data[:4], data[4:])
@@ -237,7 +241,7 @@ class Checkpoint:
         origin, size, encoded = lines[:3]
         if not (size.isascii() and size.isdecimal()) or len(size) > 19 or size != str(int(size)):
             raise TapeError("checkpoint: the size is not a decimal without leading zeros")
-        root = _decode64(encoded, "checkpoint root")
+        root = decode_base64(encoded, "checkpoint root")
         if len(root) != 32:
             raise TapeError("checkpoint: the root is not 32 bytes")
         return cls(origin, int(size), root)

@@ -129,8 +129,8 @@ class Tally:
     @property
     def tokens(self) -> int:
         """Their tokens."""
-        ends = [start for start, _ in self._tokens[1:]] + [self.units]
-        return sum(tokens * (end - start) for (start, tokens), end in zip(self._tokens, ends, strict=True))
+        starts = [start for start, _ in self._tokens] + [self.units]
+        return sum(tokens * (end - start) for (start, tokens), end in zip(self._tokens, starts[1:], strict=True))
 
     def add(self, tokens: int, challenged: bool) -> None:
         """Count the next unit."""

@@ -133,6 +133,9 @@ class ListOf(Kind):
         return "must not repeat an item" if len(set(value)) != len(value) else None
 
 
+_NAME = Text()
+
+
 @dataclass(frozen=True)
 class MapOf(Kind):
     """A map from any text to values of one type."""
@@ -143,7 +146,7 @@ class MapOf(Kind):
         if not isinstance(value, Mapping):
             return "must be a map"
         for key, item in value.items():
-            if trouble := Text().problem(key) or self.of.problem(item):
+            if trouble := _NAME.problem(key) or self.of.problem(item):
                 return f"{str(key)[:60]}: {trouble}"
         return None
 

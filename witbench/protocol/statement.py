@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from witbench.errors import TapeError
+from witbench.protocol.notes import decode_base64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,21 +106,11 @@ def open_statement(text: str, key: VerifyKey) -> bytes:
     if match is None:
         raise TapeError("statement.json: not a DSSE envelope in canonical JSON")
     encoded, kind, label, signature = match.groups()
-    payload = _base64(encoded)
+    payload = decode_base64(encoded, "statement.json payload")
     if label != key.label:
         raise TapeError(f"statement.json: signed by {label}, not by {key.label}")
-    if not key.verify(pre_authentication(kind, payload), _base64(signature)):
+    if not key.verify(pre_authentication(kind, payload), decode_base64(signature, "statement.json signature")):
         raise TapeError("statement.json: the signature does not verify")
     if kind != PAYLOAD_TYPE:
         raise TapeError(f"statement.json: holds {kind}, not {PAYLOAD_TYPE}")
     return payload
-
-
-def _base64(text: str) -> bytes:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except ValueError:
-        raise TapeError("statement.json: not base64") from None
-    if base64.b64encode(data).decode() != text:
-        raise TapeError("statement.json: not canonical base64")
-    return data

@@ -115,7 +115,7 @@ class Walk:
             if kind not in NEXT[self.phase]:
                 due = " or ".join(NEXT[self.phase]) or "nothing"
                 raise TapeError(f"comes where {due} is due")
-            getattr(self, f"_on_{kind}")(record)
+            _HANDLERS[kind](self, record)
         except TapeError as error:
             if error.record is not None:
                 raise
@@ -279,6 +279,21 @@ class Walk:
 
     def _remember_head(self) -> None:
         self._head = self.frontier.size, self.frontier.root()
+
+
+_HANDLERS = {
+    "blob": Walk._on_blob,
+    "declare": Walk._on_declare,
+    "commit": Walk._on_commit,
+    "key": Walk._on_key,
+    "sketch": Walk._on_sketch,
+    "coin": Walk._on_coin,
+    "checkpoint": Walk._on_checkpoint,
+    "replay": Walk._on_replay,
+    "rewind": Walk._on_rewind,
+    "evaluation": Walk._on_evaluation,
+    "final": Walk._on_final,
+}
 
 
 def _equal(what: str, found: object, due: object) -> None:

@@ -1,0 +1,1 @@
+"""Sweeps: plan, submit, resume and collect many trials. Installed as `witbench.sweeps`."""

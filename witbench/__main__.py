@@ -1,0 +1,5 @@
+"""`python -m witbench`."""
+
+from witbench.cli.main import entry
+
+entry()

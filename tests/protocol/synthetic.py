@@ -65,8 +65,8 @@ class Certificate:
 class Synthetic:
     """One made-up run. `tamper` sees each record's fields before they are taped and may change or drop them.
 
-    Everything that follows a tampered record (coins, heads, signatures of both parties) is formed anew, so that only the
-    lie itself can be at fault.
+    Everything that follows a tampered record (coins, heads, signatures of both parties) is formed anew, so that only
+    the lie itself can be at fault.
 
     Attributes:
         rewinds: unit -> boundary to go back to once that unit is done; each is done once.
@@ -231,7 +231,9 @@ class Synthetic:
                 return self._finish("rejected")
             if self.shows_evaluation:
                 checks = {"evaluation.value": True}
-                self._append("evaluation", boundary=units, set=digest("evaluation"), values={"loss": f64(2.5)}, checks=checks)
+                self._append(
+                    "evaluation", boundary=units, set=digest("evaluation"), values={"loss": f64(2.5)}, checks=checks
+                )
         done = max((r["unit"] for r in self._taped("coin")), default=0)
         failed = self.fails[1] if self.fails and status == "rejected" else None
         self._append(

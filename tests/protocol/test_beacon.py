@@ -72,7 +72,8 @@ def test_a_number_is_durable_before_it_is_handed_out(tmp_path: Path, monkeypatch
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), real(handle))[1])
     assert CounterFile(path).next() == 2
-    assert synced and path.read_text() == "2\n"
+    assert synced
+    assert path.read_text() == "2\n"
 
 
 def test_a_number_that_could_not_be_written_is_not_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,8 @@ def test_a_number_that_could_not_be_written_is_not_handed_out(tmp_path: Path, mo
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         counter.next()
-    assert counter.value == 1 and CounterFile(tmp_path / "counter").value == 1
+    assert counter.value == 1
+    assert CounterFile(tmp_path / "counter").value == 1
 
 
 def test_a_damaged_counter_stops_the_run(tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ def test_round_trip_and_one_encoding(value: dict[str, object]) -> None:
 
 def test_known_bytes() -> None:
     value = {"i": 3, "kind": "rewind", "b": b"\x01", "ok": True, "none": None, "list": [1, -1, 500]}
-    assert encode(value).hex() == "a6616241016169036" + "26f6bf5646b696e6466726577696e64646c69737483012019" + "01f4646e6f6e65f6"
+    assert (
+        encode(value).hex()
+        == "a6616241016169036" + "26f6bf5646b696e6466726577696e64646c69737483012019" + "01f4646e6f6e65f6"
+    )
 
 
 NOT_CANONICAL = {

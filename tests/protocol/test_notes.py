@@ -75,7 +75,7 @@ def _low_order_encodings() -> list[str]:
     p = 2**255 - 19
     eighth = 2707385501144840649318225287225658788936804267575313519463743609750303402022
     plain = [0, 1, p - 1, eighth, p - eighth]
-    ys = [y for y in plain] + [p, p + 1]
+    ys = [*plain, p, p + 1]
     return [(y | sign << 255).to_bytes(32, "little").hex() for y in ys for sign in (0, 1)]
 
 

@@ -48,7 +48,9 @@ def test_expected_checks_count_the_last_unit_as_certain() -> None:
     assert expected_checks(0.1, 0) == 0.0
 
 
-@pytest.mark.parametrize(("checked", "longest"), [([], 0), ([0], 1), ([1], 0), ([0, 0, 1, 0, 0, 0, 2, 0], 3), ([1, 0, 0], 2)])
+@pytest.mark.parametrize(
+    ("checked", "longest"), [([], 0), ([0], 1), ([1], 0), ([0, 0, 1, 0, 0, 0, 2, 0], 3), ([1, 0, 0], 2)]
+)
 def test_longest_stretch(checked: list[int], longest: int) -> None:
     assert longest_stretch(checked) == longest
 
@@ -122,4 +124,5 @@ def test_tokens_agree_with_a_plain_sum_under_many_rewinds() -> None:
             plain.append(draw.choice([8, 8, 8, 9]))
             tally.add(plain[-1], False)
         assert tally.tokens == sum(plain)
-    assert math.isfinite(tally.tokens) and tally.units == len(plain)
+    assert math.isfinite(tally.tokens)
+    assert tally.units == len(plain)

@@ -8,18 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.protocol.synthetic import BROKER
 from witbench.errors import ConfigError
 from witbench.protocol.policy import Policy, PolicyError, load_trust
 from witbench.protocol.switches import WITNESS, Switches, coin_threshold
-
-from tests.protocol.synthetic import BROKER
 
 REFERENCE = Switches.from_names(WITNESS)
 
 
 def test_p_just_enough_and_just_not() -> None:
     Policy().check_terms(REFERENCE, coin_threshold(0.01))
-    with pytest.raises(PolicyError, match="below the policy's 0.01") as caught:
+    with pytest.raises(PolicyError, match=r"below the policy's 0\.01") as caught:
         Policy().check_terms(REFERENCE, coin_threshold(0.01) - 1)
     assert (caught.value.check, caught.value.record) == ("policy.p", 0)
 

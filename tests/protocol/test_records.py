@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.synthetic import Synthetic
 from witbench.errors import TapeError
 from witbench.protocol.records import CHUNK, KINDS, check_record, chunks
-
-from tests.protocol.synthetic import Synthetic
 
 RECORDS = {record["kind"]: record for record in Synthetic(rewinds={3: 2}, spare=4).build().records}
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.protocol.synthetic import BROKER, TRAINER, digest, frames, joined
 from witbench.errors import ProtocolError, TapeError
 from witbench.protocol.encoding import encode
 from witbench.protocol.notes import Checkpoint, sign_note
 from witbench.protocol.runlog import Attempts, RunLog, log_origin, read_run_log
-
-from tests.protocol.synthetic import BROKER, TRAINER, digest, frames, joined
 
 DATA, PROCEDURE = digest("data"), digest("procedure")
 OTHER = TRAINER.vkey.replace("trainer", "other")
@@ -41,7 +40,11 @@ def test_attempts_are_counted_per_job_and_per_trainer(tmp_path: Path) -> None:
 
 def test_rejected_and_abandoned_runs_stay(tmp_path: Path) -> None:
     entries = _filled(tmp_path).entries()
-    assert [(entry["kind"], entry["run"]) for entry in entries] == [("register", "one"), ("close", "one"), ("register", "two")]
+    assert [(entry["kind"], entry["run"]) for entry in entries] == [
+        ("register", "one"),
+        ("close", "one"),
+        ("register", "two"),
+    ]
     assert read_run_log(tmp_path / "registry", BROKER.public_key) == entries
 
 

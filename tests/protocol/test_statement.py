@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from tests.protocol.synthetic import BROKER, TRAINER, WEIGHTS, Synthetic
 from witbench.errors import TapeError
 from witbench.protocol.statement import (
     PAYLOAD_TYPE,
@@ -15,8 +16,6 @@ from witbench.protocol.statement import (
     pre_authentication,
     sign_statement,
 )
-
-from tests.protocol.synthetic import BROKER, TRAINER, WEIGHTS, Synthetic
 
 PAYLOAD = b'{"a":1}'
 KEY = BROKER.public_key

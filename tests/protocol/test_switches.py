@@ -61,7 +61,8 @@ def test_key_and_coin_are_bound_to_reveal_and_head() -> None:
 def test_thresholds(p: float, threshold: int) -> None:
     assert coin_threshold(p) == pytest.approx(threshold, rel=1e-15)
     data = threshold_to_bytes(coin_threshold(p))
-    assert len(data) == 9 and threshold_from_bytes(data) == coin_threshold(p)
+    assert len(data) == 9
+    assert threshold_from_bytes(data) == coin_threshold(p)
 
 
 @pytest.mark.parametrize("p", [-0.01, 1.01, math.nan])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.protocol.synthetic import Certificate, Synthetic, frames, joined, pinned
 from witbench.errors import TapeError
 from witbench.protocol.genesis import Genesis
 from witbench.protocol.notes import VerifyKey
@@ -23,8 +24,6 @@ from witbench.protocol.report import Report
 from witbench.protocol.tape import TapeReader
 from witbench.protocol.verifier import verify
 from witbench.protocol.walk import Walk
-
-from tests.protocol.synthetic import Certificate, Synthetic, frames, joined, pinned
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +36,8 @@ def remembered_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
 def certificate() -> Certificate:
     """Two units and one that a rewind dropped; every kind of record."""
     made = Synthetic(updates=2, rewinds={1: 0}, spare=2, p=0.9).build()
-    assert len(made.tape) < 12_000 and {record["kind"] for record in made.records} == KINDS.keys()
+    assert len(made.tape) < 12_000
+    assert {record["kind"] for record in made.records} == KINDS.keys()
     return made
 
 
@@ -52,8 +52,10 @@ def folder(certificate: Certificate, tmp_path: Path) -> Path:
 def _rejected(folder: Path, tape: bytes) -> Report:
     (folder / "tape").write_bytes(tape)
     report = verify(folder, pinned())
-    assert not report.accepted and not report.self_certified
-    assert report.reason and report.record is not None
+    assert not report.accepted
+    assert not report.self_certified
+    assert report.reason
+    assert report.record is not None
     return report
 
 
@@ -132,9 +134,10 @@ def test_every_cut(certificate: Certificate, folder: Path) -> None:
     for at in range(len(tape)):
         report = _rejected(folder, tape[:at])
         if at in starts and at:
-            assert report.record == owner[at] - 1 and report.status == "incomplete"
+            assert report.record == owner[at] - 1
+            assert report.status == "incomplete"
         else:
-            assert report.record == owner[at] and "cut" in (report.reason or "") or at == 0
+            assert (report.record == owner[at] and "cut" in (report.reason or "")) or at == 0
 
 
 def test_every_swap(certificate: Certificate, folder: Path) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.synthetic import Synthetic, frames, joined
 from witbench.errors import TapeError
 from witbench.protocol.encoding import decode, encode
 from witbench.protocol.merkle import leaf_hash, root
 from witbench.protocol.records import FIRST_PREV
 from witbench.protocol.tape import TapeReader, TapeWriter, iter_records
-
-from tests.protocol.synthetic import Synthetic, frames, joined
 
 GENESIS = {k: v for k, v in Synthetic().build().records[0].items() if k not in ("i", "kind", "prev")}
 
@@ -53,8 +52,11 @@ def test_a_record_must_fit_its_schema_and_size() -> None:
     with pytest.raises(TapeError, match="boundary"):
         writer.append("rewind", boundary=-1)
     with pytest.raises(TapeError, match="more than the 65535"):
-        writer.append("evaluation", boundary=0, set=bytes(32), checks={}, values={f"{n:0900}": bytes(8) for n in range(80)})
-    assert writer.size == 1 and len(frames(writer.getvalue())) == 1
+        writer.append(
+            "evaluation", boundary=0, set=bytes(32), checks={}, values={f"{n:0900}": bytes(8) for n in range(80)}
+        )
+    assert writer.size == 1
+    assert len(frames(writer.getvalue())) == 1
 
 
 def test_a_tape_file_is_never_overwritten(tmp_path: Path) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.protocol.synthetic import BROKER, TRAINER, WEIGHTS, Certificate, Synthetic, digest, pinned
 from witbench.errors import ConfigError, DataError
 from witbench.protocol.notes import Checkpoint, SigningKey, sign_note
 from witbench.protocol.policy import Policy
 from witbench.protocol.report import Report
 from witbench.protocol.transcript import transcript
 from witbench.protocol.verifier import NO_SECURITY, verify
-
-from tests.protocol.synthetic import BROKER, TRAINER, WEIGHTS, Certificate, Synthetic, digest, pinned
 
 HONEST: dict[str, dict[str, Any]] = {
     "one unit": {"updates": 1},
@@ -74,7 +73,8 @@ def test_fixed_tolerance_needs_a_policy_that_says_so(tmp_path: Path) -> None:
 def test_without_a_pinned_key_it_is_self_certified(tmp_path: Path) -> None:
     report = _verify(tmp_path, Synthetic().build(), trust=None)
     assert (report.accepted, report.self_certified, report.reason) == (False, True, NO_SECURITY)
-    assert report.numbers is not None and "self-certified: no security against the trainer" in transcript(report)
+    assert report.numbers is not None
+    assert "self-certified: no security against the trainer" in transcript(report)
 
 
 def test_a_foreign_broker_is_not_the_pinned_one(tmp_path: Path) -> None:
@@ -99,7 +99,8 @@ def test_a_rejected_run_is_reported_as_one(tmp_path: Path) -> None:
     report = _verify(tmp_path, certificate)
     assert (report.status, report.check) == ("rejected run", "replay.digest")
     assert report.reason == "the run was rejected: replay.digest failed"
-    assert report.numbers is None and report.weights is None
+    assert report.numbers is None
+    assert report.weights is None
 
 
 def test_a_rejected_run_s_trainer_may_sign_or_not(tmp_path: Path) -> None:
@@ -118,7 +119,9 @@ def test_a_run_rejected_at_its_end(tmp_path: Path, check: str) -> None:
     def fail(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         if kind == "evaluation" and check == "evaluation.value":
             return {**fields, "checks": {check: False}}
-        return {**fields, "status": "rejected", "failed": check, "checks": {check: False}} if kind == "final" else fields
+        return (
+            {**fields, "status": "rejected", "failed": check, "checks": {check: False}} if kind == "final" else fields
+        )
 
     certificate = Synthetic(tamper=fail).build()
     report = _verify(tmp_path, certificate)
@@ -138,7 +141,8 @@ def test_a_cut_certificate_says_that_it_was_cut(tmp_path: Path) -> None:
     assert report.status == "incomplete"
     assert "its checkpoint is over 28 records, so the tape was cut" in (report.reason or "")
     garbled = _verify(tmp_path, Certificate(cut.tape, "nonsense", whole.statement))
-    assert garbled.status == "incomplete" and "signed note" in (garbled.reason or "")
+    assert garbled.status == "incomplete"
+    assert "signed note" in (garbled.reason or "")
 
 
 def test_a_tape_alone_is_never_accepted(tmp_path: Path) -> None:
@@ -154,14 +158,16 @@ def test_missing_files(tmp_path: Path, missing: str) -> None:
     folder = Synthetic().build().write(tmp_path / "cert")
     (folder / missing).unlink()
     report = verify(folder, pinned())
-    assert report.status == "invalid" and f"no file `{missing}`" in (report.reason or "")
+    assert report.status == "invalid"
+    assert f"no file `{missing}`" in (report.reason or "")
 
 
 def test_what_is_no_certificate(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such certificate"):
         verify(tmp_path / "nowhere", pinned())
     empty = verify(tmp_path, pinned())
-    assert empty.status == "invalid" and "no certificate here" in (empty.reason or "")
+    assert empty.status == "invalid"
+    assert "no certificate here" in (empty.reason or "")
     text = tmp_path / "notes.txt"
     text.write_text("To whom it may concern: this run was honest.\n" * 50)
     report = verify(text, pinned())
@@ -216,7 +222,9 @@ def test_the_weights_file(tmp_path: Path) -> None:
     path.write_bytes(WEIGHTS)
     certificate = Synthetic().build()
     report = _verify(tmp_path, certificate, weights=path)
-    assert report.accepted and report.weights_checked and "the given file is it" in transcript(report)
+    assert report.accepted
+    assert report.weights_checked
+    assert "the given file is it" in transcript(report)
     path.write_bytes(WEIGHTS + b"x")
     swapped = _verify(tmp_path, certificate, weights=path)
     assert (swapped.status, swapped.check) == ("invalid", "weights.sha256")
@@ -228,7 +236,8 @@ def test_reports_are_json(tmp_path: Path) -> None:
     for options in ({}, {"ends": "cut"}, {"p": 0.0}, {"tolerance": "calibrated"}):
         report = _verify(tmp_path / str(len(options)), Synthetic(**options).build())  # type: ignore[arg-type]
         plain = json.loads(json.dumps(report.to_json()))
-        assert plain["accepted"] is report.accepted and plain["reason"] == report.reason
+        assert plain["accepted"] is report.accepted
+        assert plain["reason"] == report.reason
 
 
 def test_the_allow_listed_procedure_has_no_blob(tmp_path: Path) -> None:
@@ -237,7 +246,8 @@ def test_the_allow_listed_procedure_has_no_blob(tmp_path: Path) -> None:
 
     genesis = {"procedure_policy": "allow-listed", "procedure": digest("listed")}
     report = _verify(tmp_path, Synthetic(tamper=without, genesis=genesis).build())
-    assert report.accepted and "allow-list" in transcript(report)
+    assert report.accepted
+    assert "allow-list" in transcript(report)
 
 
 def test_process_only_isolation_is_said(tmp_path: Path) -> None:

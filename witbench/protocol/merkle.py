@@ -96,7 +96,7 @@ def inclusion_proof(hashes: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> bool:
-    """Whether an audit path leads from a leaf hash at `index` to the root of a tree of `size` leaves (RFC 9162, 2.1.3.2)."""
+    """Whether an audit path leads from a leaf hash to the root of a tree of `size` leaves (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size:
         return False
     node, last, result = index, size - 1, leaf

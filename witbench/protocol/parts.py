@@ -38,7 +38,7 @@ class Parts:
             raise TapeError(f"part {record['part']} of {record['parts']} where part {self._next} of {parts} is due")
         last = self._next == parts - 1
         size = len(record["data"])
-        if not last and size != CHUNK or last and self._next and not size:
+        if (not last and size != CHUNK) or (last and self._next and not size):
             raise TapeError(f"a part of {size} bytes; all but the last have {CHUNK}, and the last is not empty")
         self._parts, self._next = parts, self._next + 1
         self._hash.update(record["data"])

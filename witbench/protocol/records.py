@@ -60,6 +60,7 @@ class Number(Kind):
     least: int = 0
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         if isinstance(value, int) and not isinstance(value, bool) and self.least <= value < _TOO_LARGE:
             return None
         return f"must be an integer from {self.least}"
@@ -74,6 +75,7 @@ class Text(Kind):
     pattern: re.Pattern[str] | None = None
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         if not isinstance(value, str) or len(value) > self.longest:
             return f"must be text of at most {self.longest} characters"
         if self.among and value not in self.among:
@@ -91,6 +93,7 @@ class Bytes(Kind):
     longest: int = CHUNK
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         if not isinstance(value, bytes):
             return "must be a byte string"
         if self.size is not None and len(value) != self.size:
@@ -105,6 +108,7 @@ class Flag(Kind):
     """True or false."""
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         return None if isinstance(value, bool) else "must be true or false"
 
 
@@ -115,6 +119,7 @@ class Maybe(Kind):
     of: Kind
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         return None if value is None else self.of.problem(value)
 
 
@@ -125,6 +130,7 @@ class ListOf(Kind):
     of: Kind
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         if not isinstance(value, list):
             return "must be a list"
         for item in value:
@@ -143,6 +149,7 @@ class MapOf(Kind):
     of: Kind
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         if not isinstance(value, Mapping):
             return "must be a map"
         for key, item in value.items():
@@ -158,6 +165,7 @@ class Fields(Kind):
     of: Mapping[str, Kind]
 
     def problem(self, value: object) -> str | None:
+        """What is wrong with a value, or None."""
         if not isinstance(value, Mapping):
             return "must be a map"
         if missing := [name for name in self.of if name not in value]:

@@ -23,7 +23,7 @@ THRESHOLD_BYTES = 9
 
 
 def coin_threshold(p: float) -> int:
-    """n with p = n / 2^64, rounded down. Raises ConfigError outside [0, 1]."""
+    """N with p = n / 2^64, rounded down. Raises ConfigError outside [0, 1]."""
     if not 0.0 <= p <= 1.0:
         raise ConfigError(f"p must be in [0, 1], not {p}")
     return math.floor(p * 2.0**64)
@@ -93,6 +93,7 @@ class PostCommit(KeySchedule):
     name = "post_commit"
 
     def key(self, reveal: bytes, size: int, root: bytes) -> bytes:
+        """SHA-256 over the tag `key`, the reveal and the head."""
         return derive("key", reveal, size, root)
 
 
@@ -126,6 +127,7 @@ class BeaconCoin(CoinRule):
     name = "beacon"
 
     def challenged(self, reveal: bytes, size: int, root: bytes, threshold: int) -> bool:
+        """Whether the first 64 bits of SHA-256 over the tag `coin`, the reveal and the head are below the threshold."""
         return int.from_bytes(derive("coin", reveal, size, root)[:8], "big") < threshold
 
 
@@ -192,6 +194,7 @@ class Exact(Tolerance):
     uses_tau = False
 
     def judge(self, distances: Mapping[str, float], tau: Mapping[str, float], same_digest: bool) -> dict[str, bool]:
+        """`replay.digest`; distances are taped, but they decide nothing."""
         return {"replay.digest": same_digest}
 
 
@@ -199,6 +202,7 @@ class _Distance(Tolerance):
     checks = ("replay.distance",)
 
     def judge(self, distances: Mapping[str, float], tau: Mapping[str, float], same_digest: bool) -> dict[str, bool]:
+        """`replay.distance`: at most tau in every group."""
         # A NaN compares false, so a distance or a tau that is not a number fails.
         near = bool(tau) and distances.keys() == tau.keys() and all(0.0 <= distances[g] <= tau[g] for g in tau)
         return {"replay.distance": near}

@@ -42,7 +42,7 @@ class TapeWriter:
 
     @classmethod
     def reopen(cls, path: Path, fsync: bool = False) -> TapeWriter:
-        """Go on with a tape after a stop; a torn last record is cut off, anything else that is wrong raises TapeError."""
+        """Go on with a tape after a stop: a torn last record is cut off. Raises TapeError for anything else."""
         writer = cls(None)
         writer._file, writer._fsync = path.open("r+b", buffering=0), fsync
         with path.open("rb") as stream:

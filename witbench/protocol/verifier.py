@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from witbench.errors import ConfigError, DataError, TapeError
 from witbench.protocol import report as outcome
@@ -22,6 +22,8 @@ from witbench.protocol.tape import TapeReader
 from witbench.protocol.walk import Walk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from witbench.protocol.notes import VerifyKey
     from witbench.protocol.numbers import Numbers
 
@@ -76,10 +78,10 @@ class _Verification:
         try:
             walk = self._read(stream)
             if walk.final is None:
-                return self._incomplete(folder)
-            self._check_end(walk, folder)
+                return self._incomplete(walk, folder)
+            self._check_end(walk, walk.final, folder)
             if walk.failed is None and weights is not None:
-                self._check_weights(walk, weights)
+                self._check_weights(walk.final["weights"], weights)
         except PolicyError as error:
             return self._report(outcome.INVALID, error.reason, error.record, error.check)
         except TapeError as error:
@@ -110,37 +112,34 @@ class _Verification:
             walk.feed(record)
         return walk
 
-    def _check_end(self, walk: Walk, folder: Path | None) -> None:
+    def _check_end(self, walk: Walk, final: Mapping[str, Any], folder: Path | None) -> None:
         """The closing head and the statement: the tape ends here, and nobody can take its end away."""
         genesis, last = walk.genesis, self._last()
         if folder is None:
             raise TapeError("a tape alone: no closing head signs its end; give the certificate's folder", last)
-        assert walk.final is not None
         head = Checkpoint(genesis.origin, walk.frontier.size, walk.frontier.root())
         try:
             note = _text(folder / CHECKPOINT, MAX_NOTE)
-            complete = walk.final["status"] == COMPLETE
+            complete = final["status"] == COMPLETE
             check_head(note, head, _closers(genesis, complete, note))
             if complete:
                 payload = open_statement(_text(folder / STATEMENT, MAX_STATEMENT), genesis.broker)
-                if payload != build_statement(genesis.record, walk.final, head):
+                if payload != build_statement(genesis.record, final, head):
                     raise TapeError(f"{STATEMENT}: does not say what the tape says")
         except TapeError as error:
             raise TapeError(error.reason, last) from None
 
-    def _check_weights(self, walk: Walk, path: Path) -> None:
-        assert walk.final is not None
+    def _check_weights(self, certified: bytes, path: Path) -> None:
         try:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").digest()
         except OSError as error:
             raise DataError(f"weights {path}: cannot be read ({error})") from None
-        if found != walk.final["weights"]:
+        if found != certified:
             raise PolicyError("weights.sha256", f"{path.name} is not the certified weights file", self._last())
 
-    def _incomplete(self, folder: Path | None) -> Report:
-        assert self.walk is not None
-        reason = f"incomplete: verifies up to unit {self.walk.sealed} (record {self._last()}), and there is no `final`"
+    def _incomplete(self, walk: Walk, folder: Path | None) -> Report:
+        reason = f"incomplete: verifies up to unit {walk.sealed} (record {self._last()}), and there is no `final`"
         if folder is not None and (folder / CHECKPOINT).is_file():
             try:
                 size = Checkpoint.parse(Note.parse(_text(folder / CHECKPOINT, MAX_NOTE)).body).size

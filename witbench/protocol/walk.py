@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 3
 """Most replays behind one verdict: a distance that failed is repeated twice."""
 
-_WITHIN = ("replay", "rewind")
+_BREAKS = ("replay", "rewind")
 """What may break off a unit: verdicts ahead of a rewind, or a failed one that ends the run."""
 
 NEXT: Mapping[str, tuple[str, ...]] = {
@@ -35,16 +35,18 @@ NEXT: Mapping[str, tuple[str, ...]] = {
     "start": ("commit",),
     "init": ("replay",),
     "unit": ("declare", "replay", "rewind", "evaluation", "final"),
-    "declare": ("declare", *_WITHIN),
-    "commit": ("commit", *_WITHIN),
-    "key": ("key", *_WITHIN),
-    "sketch": ("sketch", *_WITHIN),
-    "coin": ("coin", *_WITHIN),
+    "declare": ("declare", *_BREAKS),
+    "commit": ("commit", *_BREAKS),
+    "key": ("key", *_BREAKS),
+    "sketch": ("sketch", *_BREAKS),
+    "coin": ("coin", *_BREAKS),
     "checkpoint": ("checkpoint",),
     "failed": ("final",),
     "end": (),
 }
 """Phase -> kinds of record that may come next."""
+
+_WITHIN_A_UNIT = ("declare", "commit", "key", "sketch", "coin")
 
 
 @dataclass
@@ -115,6 +117,8 @@ class Walk:
             if kind not in NEXT[self.phase]:
                 due = " or ".join(NEXT[self.phase]) or "nothing"
                 raise TapeError(f"comes where {due} is due")
+            if self.phase in _WITHIN_A_UNIT and kind not in _BREAKS:
+                self.challenges.go_on()
             _HANDLERS[kind](self, record)
         except TapeError as error:
             if error.record is not None:
@@ -138,8 +142,6 @@ class Walk:
             raise TapeError("comes after the last unit")
         if unit.declared == 0:
             self.challenges.begin(self.current)
-        else:
-            self.challenges.go_on()
         _equal("unit", record["unit"], self.current)
         _equal("update", record["t"], due[unit.declared])
         unit.declared += 1
@@ -147,21 +149,17 @@ class Walk:
         self.phase = "commit" if unit.declared == len(due) else "declare"
 
     def _on_commit(self, record: Mapping[str, Any]) -> None:
-        self.challenges.go_on()
         initial = self.phase == "start"
         _equal("boundary", record["boundary"], 0 if initial else self.current)
         self._unit.end = record["state"], record["exact"]
-        self._remember_head()
         self.phase = "init" if initial else "key"
 
     def _on_key(self, record: Mapping[str, Any]) -> None:
-        self.challenges.go_on()
         _equal("unit", record["unit"], self.current)
         self.reveals.take(record["number"], record["reveal"])
         self.phase = "sketch"
 
     def _on_sketch(self, record: Mapping[str, Any]) -> None:
-        self.challenges.go_on()
         _equal("unit", record["unit"], self.current)
         if self._unit.sketch.add(record):
             form = sketch_form(self._unit.sketch.data())
@@ -174,7 +172,6 @@ class Walk:
             self.phase = "coin"
 
     def _on_coin(self, record: Mapping[str, Any]) -> None:
-        self.challenges.go_on()
         unit = self.current
         _equal("unit", record["unit"], unit)
         self.reveals.take(record["number"], record["reveal"])

@@ -28,10 +28,18 @@ _BROKEN = (ImportError, AttributeError, SyntaxError, NameError, TypeError, Value
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     """The answer to an unknown name: what there is, and which of it is nearest."""
+    return ConfigError(f"{what}={name}: unknown; choose from {_listed(name, known)}")
+
+
+def unknown_key(where: str, key: str, known: Iterable[str]) -> ConfigError:
+    """The answer to an unknown key of the mapping `where`, a dotted name, empty for the root."""
+    return ConfigError(f"{where}{'.' if where else ''}{key}: unknown key; choose from {_listed(key, known)}")
+
+
+def _listed(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return ConfigError(f"{what}={name}: unknown; choose from {', '.join(names) or 'nothing (none is installed)'}{hint}")
+    return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
 
 
 class Registry(Generic[T]):

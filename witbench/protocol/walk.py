@@ -10,22 +10,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from witbench.errors import TapeError
-from witbench.protocol.encoding import f64_from
 from witbench.protocol.notes import Checkpoint, check_head
 from witbench.protocol.numbers import Tally
 from witbench.protocol.parts import Parts, SketchForm, sketch_form
 from witbench.protocol.records import COMPLETE, PASSED
 from witbench.protocol.schedule import Challenges, Reveals
+from witbench.protocol.verdicts import check_distances, reals, require_failed, require_passed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from witbench.protocol.genesis import Genesis
     from witbench.protocol.merkle import Frontier
     from witbench.protocol.policy import Policy
-
-MAX_ATTEMPTS = 3
-"""Most replays behind one verdict: a distance that failed is repeated twice."""
 
 _BREAKS = ("replay", "rewind")
 """What may break off a unit: verdicts ahead of a rewind, or a failed one that ends the run."""
@@ -202,33 +199,17 @@ class Walk:
             self.challenges.settle(unit)
         self.isolations.add(record["isolation"])
         if record["verdict"] != PASSED:
-            _failing(record)
+            require_failed(record)
             self.failed, self.phase = record["failed"], "failed"
             return
-        _passing(record, ("init.digest",) if initial else self.genesis.switches.replay_checks(unit))
+        require_passed(record, ("init.digest",) if initial else self.genesis.switches.replay_checks(unit))
         if initial:
             _equal("distances", record["distances"], {})
             _equal("yardstick", record["yardstick"], {})
             self.phase = "unit"
         else:
-            self._check_distances(record)
+            check_distances(record, self.genesis, self.policy)
             self.tally.passed(unit)
-
-    def _check_distances(self, record: Mapping[str, Any]) -> None:
-        """The verdict follows from the taped distances, and tau is small beside what one token does."""
-        if not 1 <= record["attempts"] <= MAX_ATTEMPTS:
-            raise TapeError(f"{record['attempts']} attempts")
-        reals = {name: _reals(record[name]) for name in ("distances", "yardstick")}
-        for name, values in reals.items():
-            if values.keys() != set(self.genesis.record["groups"]):
-                raise TapeError(f"the groups of its {name} are not those of genesis")
-        tolerance, tau = self.genesis.switches.tolerance, self.genesis.tau
-        judged = tolerance.judge(reals["distances"], tau, record["checks"].get("replay.digest", False))
-        for check, passed in judged.items():
-            if not passed:
-                raise TapeError(f"{check} is taped as passed, but the taped distances fail it")
-        if tolerance.uses_tau:
-            self.policy.check_tau(tau, reals["yardstick"], record["unit"], record["i"])
 
     def _on_rewind(self, record: Mapping[str, Any]) -> None:
         self.challenges.close()
@@ -253,8 +234,8 @@ class Walk:
         if record["checks"] == {"evaluation.value": False}:
             self.failed, self.phase = "evaluation.value", "failed"
             return
-        _passing({**record, "failed": None}, ("evaluation.value",))
-        self.shown = record["boundary"], _reals(record["values"])
+        require_passed(record, ("evaluation.value",))
+        self.shown = record["boundary"], reals(record["values"])
 
     def _on_final(self, record: Mapping[str, Any]) -> None:
         _equal("boundary", record["boundary"], self.tally.units)
@@ -267,9 +248,9 @@ class Walk:
                 raise TapeError(f"the run is called complete, but {self.failed} failed")
             self.challenges.close()
             _equal("boundary", record["boundary"], self.genesis.units)
-            _passing(record, self.genesis.switches.sealing.checks)
+            require_passed(record, self.genesis.switches.sealing.checks)
         else:
-            _failing(record)
+            require_failed(record)
             _equal("failed check", record["failed"], self.failed or record["failed"])
             self.failed = record["failed"]
         self.final, self.phase = record, "end"
@@ -300,24 +281,3 @@ def _equal(what: str, found: object, due: object) -> None:
 
 def _short(value: object) -> str:
     return value.hex()[:16] if isinstance(value, bytes) else str(value)[:60]
-
-
-def _reals(values: Mapping[str, bytes]) -> dict[str, float]:
-    return {name: f64_from(value) for name, value in values.items()}
-
-
-def _passing(record: Mapping[str, Any], wanted: Iterable[str]) -> None:
-    """A passed verdict holds every check it must, and none that failed."""
-    checks = record["checks"]
-    if missing := [name for name in wanted if name not in checks]:
-        raise TapeError(f"a passed verdict without {', '.join(missing)}")
-    if failed := [name for name, passed in checks.items() if not passed]:
-        raise TapeError(f"a passed verdict in which {', '.join(failed)} failed")
-    if record["failed"] is not None:
-        raise TapeError(f"a passed verdict that names {record['failed']} as failed")
-
-
-def _failing(record: Mapping[str, Any]) -> None:
-    """A failed verdict names its check."""
-    if record["failed"] is None or record["checks"].get(record["failed"]) is not False:
-        raise TapeError("a failed verdict that does not name its failed check")

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from witbench.errors import ProtocolError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -58,6 +60,25 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class Resumption:
+    """Where a stopped run stands.
+
+    Attributes:
+        phase: what the broker awaits.
+        current: the unit that the next worker record would belong to.
+        open: units whose challenge was not settled.
+        head: a head that still has to be cosigned, if any.
+        records: raw records appended on taking the run up.
+    """
+
+    phase: str
+    current: int
+    open: tuple[int, ...]
+    head: str | None
+    records: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
 class KeyReply:
     """kappa for the unit whose state was just committed."""
 
@@ -70,6 +91,14 @@ class CoinReply:
     """Whether the unit is challenged, and the broker-signed head to cosign."""
 
     challenged: bool
+    head: str
+    records: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class HeadReply:
+    """A broker-signed head to cosign."""
+
     head: str
     records: tuple[bytes, ...]
 
@@ -100,15 +129,19 @@ class FinalOpening:
     evaluation: Mapping[str, float]
 
 
-class Broker(ABC):
-    """The prover as the worker sees it. Each call returns the raw records it appended, so that the worker can follow.
+class RunRejected(ProtocolError):
+    """The run failed a check: its tape says so, is signed, and takes no more records."""
 
-    A message out of turn raises ProtocolError; a run that failed a check raises RunRejected from then on.
+
+class Broker(ABC):
+    """One run at the prover, as the worker sees it. Calls return the raw records they appended, for the worker to follow.
+
+    A message out of turn raises ProtocolError; a run that fails a check raises RunRejected.
     """
 
     @abstractmethod
-    def register(self, registration: Registration) -> Grant:
-        """Log the run, draw its seeds, compute S_0, open its tape."""
+    def resumption(self) -> Resumption:
+        """Where the run stands, for a worker that takes it up again."""
 
     @abstractmethod
     def begin(self, state: bytes, exact: bytes) -> tuple[bytes, ...]:
@@ -143,9 +176,21 @@ class Broker(ABC):
         """Go back to a unit boundary; legal only when no challenge is open."""
 
     @abstractmethod
-    def finish(self, opening: FinalOpening) -> tuple[bytes, ...]:
-        """Open the final state: evaluation, `final`; returns the records, the last of which is `final`."""
+    def finish(self, opening: FinalOpening) -> HeadReply:
+        """Open the final state: evaluation, `final`; answers with the closing head to cosign."""
 
     @abstractmethod
     def seal(self, note: str) -> None:
         """The closing head, signed by the worker too; the certificate is complete after it."""
+
+
+class Prover(ABC):
+    """Where runs are registered."""
+
+    @abstractmethod
+    def register(self, registration: Registration) -> tuple[Grant, Broker]:
+        """Log a run, draw its seeds, compute S_0 and open its tape."""
+
+    @abstractmethod
+    def resume(self) -> tuple[Grant, Broker]:
+        """Take up the run that was registered here and stopped; its grant holds every record so far."""

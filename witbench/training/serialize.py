@@ -19,7 +19,10 @@ from torch import Tensor
 from witbench.errors import DataError, StateError
 from witbench.training.state import ROLES, Batch, Key, State
 
-_EXACT_DTYPES = {str(d).removeprefix("torch."): d for d in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)}
+_EXACT_DTYPES = {
+    str(d).removeprefix("torch."): d
+    for d in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+}
 _EXACT = "exact"
 _MAX_TENSORS = 1_000_000
 
@@ -37,7 +40,9 @@ def exact_bytes(exact: Mapping[str, int | bool | bytes | Tensor]) -> bytes:
         elif isinstance(value, int | bytes):
             fields[name] = value
         else:
-            raise StateError(f"exact field {name!r} is a {type(value).__name__}; allowed are int, bool, bytes, integer tensors")
+            raise StateError(
+                f"exact field {name!r} is a {type(value).__name__}; allowed are int, bool, bytes, integer tensors"
+            )
     return cbor2.dumps(fields, canonical=True)
 
 
@@ -73,10 +78,16 @@ def _exact_value(name: str, value: object) -> int | bool | bytes | Tensor:
         count *= size
     torch_dtype = _EXACT_DTYPES[dtype]
     if count * torch_dtype.itemsize != len(data):
-        raise StateError(f"exact field {name!r} has {len(data)} bytes, its shape asks for {count * torch_dtype.itemsize}")
+        raise StateError(
+            f"exact field {name!r} has {len(data)} bytes, its shape asks for {count * torch_dtype.itemsize}"
+        )
     if torch_dtype == torch.bool and any(byte > 1 for byte in data):
         raise StateError(f"exact field {name!r} holds booleans that are neither 0 nor 1")
-    return torch.frombuffer(bytearray(data), dtype=torch_dtype).reshape(shape).clone() if data else torch.empty(shape, dtype=torch_dtype)
+    return (
+        torch.frombuffer(bytearray(data), dtype=torch_dtype).reshape(shape).clone()
+        if data
+        else torch.empty(shape, dtype=torch_dtype)
+    )
 
 
 def _load(data: bytes | memoryview, error: type[StateError | DataError], what: str) -> dict[str, Tensor]:

@@ -1,0 +1,163 @@
+"""The conditional estimator's measurements: units branched off an honest trajectory, each judged as if it were challenged.
+
+A check is local to one unit, so an attack that ignores the coins need not be run end to end to know what a coin would
+have shown: the unit is run once from an honest start state with the lie in it, and settled by the very code that
+settles challenges. Trials then draw placements, look the touched units up and average over all coins.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from witbench.kernels.manifest import build_manifest
+from witbench.protocol.commitments import commit_batch, commit_state, step_key
+from witbench.protocol.comparator import Committed, Comparator, sketch_to_bytes
+from witbench.protocol.ledger import Plan
+from witbench.protocol.messages import Opening
+from witbench.protocol.replayer import Challenge, Replayer
+from witbench.protocol.switches import Switches
+from witbench.protocol.tolerances import tolerances
+from witbench.protocol.trainer import Trainer
+from witbench.registry import SKETCHES, build
+from witbench.training.data import load_data
+from witbench.training.determinism import set_deterministic
+from witbench.training.serialize import batch_from_bytes, batch_to_bytes, state_from_bytes, state_to_bytes
+from witbench.training.source import builtin_spec, procedure_from
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from witbench.attacks.base import MaliciousTrainer
+    from witbench.attacks.placement import Positions
+    from witbench.config import RunConfig
+    from witbench.kernels.manifest import Manifest
+    from witbench.protocol.sandbox import Job
+    from witbench.training.procedure import Procedure
+    from witbench.training.source import ProcedureSpec
+    from witbench.training.state import State
+
+
+class DirectReplay:
+    """Stands where the sandbox stands, and runs an honest procedure in this process.
+
+    Only for measurements in which the procedure is known to be honest; no isolation at all.
+    """
+
+    isolation: ClassVar[str] = "process only"
+
+    def __init__(self, procedure: Procedure, trainer: Trainer) -> None:
+        self._procedure = procedure
+        self._trainer = trainer
+
+    def run(self, job: Job) -> bytes:
+        """Run a `batch` or `update` job."""
+        if job.kind == "batch":
+            return batch_to_bytes(self._trainer.declare(int(job.scalars["t"])))
+        state = state_from_bytes(job.parts[1])
+        for part in job.parts[2:]:
+            state = self._procedure.update(state, batch_from_bytes(part))
+        return state_to_bytes(state)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a coin on a branched unit would have shown.
+
+    Attributes:
+        detected: whether a check failed.
+        check: the first failing check, or None.
+        distance: largest sketch distance over the groups; 0 when it was not reached.
+        seconds: wall time of the branch, replay included.
+    """
+
+    detected: bool
+    check: str | None
+    distance: float
+    seconds: float
+
+
+class Trajectory:
+    """One honest run, kept at the unit boundaries that branches start from.
+
+    Args:
+        config: the honest configuration.
+        seeds: (init seed, order seed) as a prover would have drawn them.
+        boundaries: unit boundaries to keep.
+        spec: the procedure; the built-in one when None.
+    """
+
+    def __init__(
+        self, config: RunConfig, seeds: tuple[int, bytes], boundaries: Sequence[int], spec: ProcedureSpec | None = None
+    ) -> None:
+        set_deterministic(config.training.threads)
+        self.config = config
+        self.plan = Plan(config.training.updates, config.protocol.unit)
+        self._seed, self._order = seeds
+        self._spec = spec or builtin_spec(config.procedure_plain())
+        self._procedure = procedure_from(self._spec)
+        self._data = (*load_data(config.data), self._order)
+        self._honest = Trainer(self._procedure, *self._data)
+        self._switches = Switches.from_names(config.switch_names())
+        self._design = build(SKETCHES, config.sketch.name, config.sketch.params)
+        self._kept: dict[int, State] = {}
+        self._manifest = self._walk(set(boundaries))
+        tau, _ = tolerances(config.tolerance, [entry.group for entry in self._manifest.entries])
+        self._comparator = Comparator(self._design, self._manifest, self._switches.tolerance, tau)
+
+    def _walk(self, boundaries: set[int]) -> Manifest:
+        state = self._honest.start(self._seed)
+        manifest = build_manifest(state.real, self.config.sketch.groups)
+        for unit in range(1, max(boundaries, default=0) + 2):
+            if unit - 1 in boundaries:
+                self._kept[unit - 1] = state
+            if unit - 1 < max(boundaries, default=0):
+                for t in self.plan.updates_of(unit):
+                    state = self._honest.train(t, state, self._honest.declare(t))
+        return manifest
+
+    @property
+    def boundaries(self) -> list[int]:
+        """The boundaries kept, ascending."""
+        return sorted(self._kept)
+
+    def judge(self, attack: MaliciousTrainer, unit: int, positions: Positions, random: np.random.Generator) -> Judged:
+        """Run one unit with the attack in it, from the honest state before it, and settle it as a challenge."""
+        began = time.monotonic()
+        start = self._kept[unit - 1]
+        trainer = attack.bind(positions, random, self._procedure, *self._data)
+        run_key, key_before, key = random.bytes(32), random.bytes(32), random.bytes(32)
+        updates = self.plan.updates_of(unit)
+        batches = [trainer.declare(t) for t in updates]
+        state = start
+        for t, batch in zip(updates, batches, strict=True):
+            state = trainer.train(t, state, batch)
+        end = self._committed(trainer.commit(unit, state), trainer.sketch(unit, state, key), key)
+        before = self._committed(start, start, key_before) if unit > 1 else None
+        keys = [step_key(run_key, t) for t in updates]
+        declared = tuple(commit_batch(batch, k) for batch, k in zip(batches, keys, strict=True))
+        opened = trainer.open(unit, start, batches)
+        opening = None
+        if opened is not None:
+            data = tuple(batch_to_bytes(batch) for batch in opened[1])
+            opening = Opening(state_to_bytes(opened[0]), data, tuple(keys), state_to_bytes(state))
+        replayer = Replayer(
+            DirectReplay(self._procedure, self._honest),
+            self._spec.to_bytes(),
+            self._comparator,
+            self._data[0],
+            self._order,
+            state_to_bytes(start),
+            self._switches.opening.end,
+        )
+        challenge = Challenge(unit, updates, before, end, declared, random.bytes(32))
+        verdict = replayer.settle(challenge, opening).verdict
+        distance = max(verdict.distances.values(), default=0.0)
+        return Judged(not verdict.passed, verdict.failed, distance, time.monotonic() - began)
+
+    def _committed(self, committed: State, sketched: State, key: bytes) -> Committed:
+        commitment = commit_state(committed, self._manifest)
+        return Committed(commitment.state, commitment.exact, key, sketch_to_bytes(self._comparator.sketch(sketched, key)))

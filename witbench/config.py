@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 GROUPINGS = ("layer_role", "role", "tensor")
+OWN_DATA = ("folder", "bin")
 NO_ATTACK = "none"
 
 
@@ -67,6 +68,10 @@ class DataConfig:
         """Refuse token types and splits that do not exist."""
         _one_of("data.dtype", self.dtype, ("uint8", "uint16"))
         require(0 < self.held_out < 1, "data.held_out", self.held_out, "in (0, 1)")
+        if self.name in OWN_DATA:
+            require(bool(self.path), "data.path", self.path, f"the path of your {self.name}")
+        else:
+            require(self.path is None, "data.path", self.path, f"null with data={self.name}")
 
 
 @dataclass(frozen=True)
@@ -238,7 +243,9 @@ class RunConfig:
         Switches.from_names(self.switch_names())
         build(SKETCHES, self.sketch.name, self.sketch.params)
         build(PLACEMENTS, self.placement.name, self.placement.params)
-        if self.attack.name != NO_ATTACK:
+        if self.attack.name == NO_ATTACK:
+            require(not self.attack.params, "attack.params", self.attack.params, "empty without an attack")
+        else:
             check_params("attack.params", self.attack.name, ATTACKS.get(self.attack.name), self.attack.params)
 
     def to_plain(self) -> dict[str, Any]:

@@ -70,6 +70,11 @@ def compose_node(overrides: Sequence[str] = ()) -> DictConfig:
             raise ConfigError(_first_line(error)) from None
 
 
+def missing_keys(overrides: Sequence[str] = ()) -> list[str]:
+    """Keys whose values the user still has to give, sorted. Raises ConfigError as `compose_node` does."""
+    return sorted(OmegaConf.missing_keys(compose_node(overrides)))
+
+
 def compose_plain(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The composed configuration as nested dicts and lists of scalars. Raises ConfigError, also for missing values."""
     node = compose_node(overrides)
@@ -85,8 +90,13 @@ def compose_plain(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def choice_text(group: str, name: str) -> str:
-    """The YAML of one choice as it is composed, or as its file has it. Raises ConfigError."""
+    """The YAML of one choice as it is composed, missing values as `???`. Raises ConfigError."""
     return OmegaConf.to_yaml(compose_node([f"{group}={name}"])[group])
+
+
+def needs(group: str, name: str) -> list[str]:
+    """Keys that a choice leaves to the user, such as `data.path`. Raises ConfigError."""
+    return sorted(OmegaConf.missing_keys(compose_node([f"{group}={name}"])))
 
 
 def show_info(overrides: Sequence[str], what: str = "all") -> None:
@@ -94,7 +104,7 @@ def show_info(overrides: Sequence[str], what: str = "all") -> None:
     lines = [_line(each) for each in _parse(overrides)]
     with _hydra():
         hydra = GlobalHydra.instance().hydra
-        assert hydra is not None
+        assert hydra is not None  # initialised just above
         try:
             hydra.show_info(what, ROOT, lines)
         except (HydraException, OmegaConfBaseException) as error:
@@ -115,6 +125,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             each = parser.parse_override(line)
         except HydraException as error:
             raise ConfigError(f"{line}: not an override ({_first_line(error)}); write key=value") from None
+        if each.package is not None:
+            raise ConfigError(f"{line}: groups have a fixed place; write {each.key_or_group}=NAME")
         if each.is_sweep_override():
             raise ConfigError(f"{line}: one value at a time; put a list in brackets: key=[a,b]")
         parsed.append(each)

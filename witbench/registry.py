@@ -79,6 +79,25 @@ class Registry(Generic[T]):
     def __contains__(self, name: str) -> bool:
         return self._resolve(name) in self._entries or self._resolve(name) in self._plugins
 
+    def check_name(self, name: str) -> None:
+        """Raise ConfigError, with the list and the nearest name, unless there is such an entry. Imports nothing."""
+        if name not in self:
+            raise unknown(self.kind, name, self.names())
+
+    def target(self, name: str) -> str | None:
+        """The `module:attr` behind a name or alias, None for an entry that was registered as itself.
+
+        Raises:
+            ConfigError: an unknown name.
+        """
+        name = self._resolve(name)
+        if name in self._entries:
+            entry = self._entries[name]
+            return entry if isinstance(entry, str) else None
+        if name not in self._plugins:
+            raise unknown(self.kind, name, self.names())
+        return self._plugins[name].value
+
     def register(self, name: str, entry: str | T) -> None:
         """Add an entry from a running program. Raises ConfigError when the name is taken."""
         if name in self._aliases or name in self:
@@ -95,8 +114,7 @@ class Registry(Generic[T]):
         if name in self._entries:
             entry = self._entries[name]
             return self._import(entry) if isinstance(entry, str) else entry
-        if name not in self._plugins:
-            raise unknown(self.kind, name, self.names())
+        self.check_name(name)
         point = self._plugins[name]
         try:
             return cast("T", point.load())
@@ -169,7 +187,7 @@ PLACEMENTS: Registry[Any] = Registry(
     {name.lower(): f"witbench.attacks.placement:{name}" for name in ("Uniform", "Burst", "Tail", "Spread")},
 )
 
-PROTOCOLS: Registry["Mapping[str, object]"] = Registry(
+PROTOCOLS: Registry[Mapping[str, object]] = Registry(
     "protocol", {"witness": {}, "unchecked": {"p": 0.0}}, group="witbench.protocols"
 )
 """Preset -> what it changes in the group `protocol` of the reference preset."""

@@ -1,4 +1,4 @@
-"""From nested dicts of plain values to frozen dataclasses and back, with errors that name the key and what is allowed."""
+"""From nested dicts of plain values to frozen dataclasses and back; errors name the key and what is allowed."""
 
 from __future__ import annotations
 

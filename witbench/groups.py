@@ -78,8 +78,8 @@ def missing_keys(overrides: Sequence[str] = ()) -> list[str]:
 def compose_plain(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The composed configuration as nested dicts and lists of scalars. Raises ConfigError, also for missing values."""
     node = compose_node(overrides)
+    missing = _missing(node)
     try:
-        missing = sorted(OmegaConf.missing_keys(node))
         plain = OmegaConf.to_container(node, resolve=True)
     except OmegaConfBaseException as error:
         raise ConfigError(_first_line(error)) from None
@@ -94,9 +94,9 @@ def choice_text(group: str, name: str) -> str:
     return OmegaConf.to_yaml(compose_node([f"{group}={name}"])[group])
 
 
-def needs(group: str, name: str) -> list[str]:
-    """Keys that a choice leaves to the user, such as `data.path`. Raises ConfigError."""
-    return sorted(OmegaConf.missing_keys(compose_node([f"{group}={name}"])))
+def missing_keys(overrides: Sequence[str] = ()) -> list[str]:
+    """Keys that the configuration leaves to the user, such as `data.path`. Raises ConfigError."""
+    return _missing(compose_node(overrides))
 
 
 def show_info(overrides: Sequence[str], what: str = "all") -> None:
@@ -109,6 +109,13 @@ def show_info(overrides: Sequence[str], what: str = "all") -> None:
             hydra.show_info(what, ROOT, lines)
         except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(_first_line(error)) from None
+
+
+def _missing(node: DictConfig) -> list[str]:
+    try:
+        return sorted(OmegaConf.missing_keys(node))
+    except OmegaConfBaseException as error:
+        raise ConfigError(_first_line(error)) from None
 
 
 @contextmanager

@@ -124,6 +124,13 @@ class Registry(Generic[T]):
                 "mend or uninstall it"
             ) from error
 
+    def target(self, name: str) -> str | None:
+        """The `module:attr` of a name or alias; None for one that was registered as a thing. Raises ConfigError."""
+        name = self._resolve(name)
+        self.check_name(name)
+        entry = self._entries.get(name, self._plugins[name].value if name in self._plugins else None)
+        return entry if isinstance(entry, str) else None
+
     def items(self) -> Iterator[tuple[str, T]]:
         """Name and entry of all that can be imported; a broken plug-in is one warning line."""
         for name in self.names():

@@ -385,6 +385,21 @@ def test_no_check_of_the_end_may_be_missing(tmp_path: Path, check: str) -> None:
     _check(tmp_path, Synthetic(tamper=lie).build(), "final", f"without {check}")
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"boundary": 1}, "boundary 1 where 3"),
+        ({"units": 1}, "units 1 where 3"),
+        ({"rewinds": 1}, "rewinds 1 where 0"),
+        ({"state": digest("other")}, "not the one committed"),
+        ({"status": "complete"}, "replay.digest failed"),
+    ],
+)
+def test_a_rejected_run_is_held_to_its_tape_too(tmp_path: Path, change: Fields, reason: str) -> None:
+    certificate = Synthetic(p=1.0, updates=5, fails=(2, "replay.digest"), tamper=edit("final", **change)).build()
+    _check(tmp_path, certificate, "final", reason)
+
+
 def test_a_rejected_run_names_the_check_that_failed(tmp_path: Path) -> None:
     lie = edit("final", failed="open.leaf", checks={"open.leaf": False})
     certificate = Synthetic(p=1.0, fails=(2, "replay.digest"), tamper=lie).build()

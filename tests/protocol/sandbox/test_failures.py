@@ -140,6 +140,19 @@ def test_fork_bomb(lab: Any, jail: Sandbox) -> None:
     assert failure(lab, jail, FORK_BOMB, seconds=1.0).kind == "timeout"
 
 
+def test_processes_are_bounded(lab: Any, jail: Sandbox) -> None:
+    body = """
+    import os, time
+    for count in range(500):
+        try:
+            if os.fork() == 0:
+                time.sleep(1000)
+        except OSError:
+            return count
+    """
+    assert lab.hunt_in(jail, hunting(body)) <= 64 + 1
+
+
 @pytest.mark.parametrize("how", ["bytes", "torch", "numpy", "list"])
 def test_memory(lab: Any, sandbox: Sandbox, how: str) -> None:
     assert failure(lab, sandbox, HOGS[how]).kind == "memory"

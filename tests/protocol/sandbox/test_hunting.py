@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from witbench.training.data import Dataset
 
 from witbench.protocol.sandbox import Job, Sandbox, read_values
-from witbench.training.data import Dataset
 from witbench.training.serialize import state_from_bytes
 
 READ = """
@@ -239,7 +239,7 @@ def test_nothing_outside_the_scratch_folder_can_be_written(
 ) -> None:
     prey = str(tmp_path / "prey")
     assert lab.hunt_in(bare, WRITE, paths=[prey]) == {prey: 4}
-    os.remove(prey)
+    Path(prey).unlink()
     libraries = [f"{sysconfig.get_path(name)}/witbench_prey" for name in ("stdlib", "purelib")]
     package = str(Path(sys.modules["witbench"].__file__ or "").parent / "witbench_prey")
     places = ["/witbench_prey", "/dev/witbench_prey", "/usr/lib/witbench_prey", package, *libraries]
@@ -247,7 +247,22 @@ def test_nothing_outside_the_scratch_folder_can_be_written(
     assert outcome.pop(prey) == "FileNotFoundError"
     assert outcome.pop("/scratch/mine") == 4
     assert set(outcome.values()) <= {"OSError", "PermissionError"}
-    assert not any(os.path.exists(path) for path in [prey, *places])
+    assert not any(Path(path).exists() for path in [prey, *places])
+
+
+MOUNTS = """
+import os
+
+def hunt(folders):
+    return [bool(os.statvfs(folder).f_flag & os.ST_RDONLY) for folder in folders]
+"""
+
+
+def test_every_library_is_mounted_read_only(lab: Any, jail: Sandbox) -> None:
+    package = str(Path(sys.modules["witbench"].__file__ or "").parent)
+    folders = ["/", "/dev/null", "/usr/lib", package, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")]
+    assert lab.hunt_in(jail, MOUNTS, folders=folders) == [True] * len(folders)
+    assert lab.hunt_in(jail, MOUNTS, folders=["/scratch"]) == [False]
 
 
 def test_nothing_is_left_for_the_next_job(lab: Any, jail: Sandbox) -> None:

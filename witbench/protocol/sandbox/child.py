@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 from witbench.protocol.sandbox import jail, linux
 from witbench.protocol.sandbox.calls import prepare
@@ -94,8 +95,7 @@ def _confine(assignment: Assignment) -> None:
         (resource.RLIMIT_NOFILE, _MAX_FILES),
     ):
         _lower_limit(what, most)
-    with open("/proc/self/oom_score_adj", "w") as score:
-        score.write("1000")
+    Path("/proc/self/oom_score_adj").write_text("1000")
     if assignment.jailed:  # outside of one, the count would cover every process of the user
         _lower_limit(resource.RLIMIT_NPROC, _MAX_PROCESSES + assignment.threads)
         jail.renounce(assignment.number)
@@ -149,8 +149,7 @@ def _is_open(fd: int) -> bool:
 
 
 def _address_space() -> int:
-    with open("/proc/self/statm") as pages:
-        return int(pages.read().split()[0]) * mmap.PAGESIZE
+    return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 
 
 def _lower_limit(what: int, most: int) -> None:

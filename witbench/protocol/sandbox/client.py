@@ -9,6 +9,7 @@ import site
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -38,11 +39,11 @@ _KEPT_ENVIRONMENT = (
 )
 
 
-class SandboxUnavailable(WitbenchError):
+class SandboxError(WitbenchError):
     """The sandbox itself does not work here; no procedure is to blame."""
 
 
-class _ServerGone(Exception):
+class _ServerGoneError(Exception):
     pass
 
 
@@ -108,22 +109,22 @@ class Sandbox:
 
         Raises:
             SandboxFailure: the procedure gave no result within its limits.
-            SandboxUnavailable: the server cannot be started.
+            SandboxError: the server cannot be started.
             OSError: the dataset cannot be opened, or this process is out of memory or descriptors.
         """
         try:
             return self._attempt(job, limits or self._limits)
-        except _ServerGone:
+        except _ServerGoneError:
             self._restart()
         try:
             return self._attempt(job, limits or self._limits)
-        except _ServerGone:
+        except _ServerGoneError:
             raise SandboxFailure("crash", "the sandbox died with the job, twice") from None
 
     def _current(self) -> _Server:
         server = self._server
         if server is None:
-            raise SandboxUnavailable("the sandbox is not open; use it as a context manager")
+            raise SandboxError("the sandbox is not open; use it as a context manager")
         return server
 
     def _restart(self) -> None:
@@ -151,7 +152,7 @@ class Sandbox:
             except TimeoutError:
                 raise SandboxFailure("timeout", f"no answer after {limits.seconds:g} s") from None
             if answer is None:
-                raise _ServerGone
+                raise _ServerGoneError
             if answer["kind"] != "done":
                 raise SandboxFailure(answer["kind"], printable(answer["detail"]))
             return _read(result, limits)
@@ -180,7 +181,7 @@ class _Server:
         errors = linux.memfd("errors")
         with theirs, os.fdopen(errors, "rb", buffering=0):
             site_folders = tuple(dict.fromkeys((*site.getsitepackages(), site.getusersitepackages())))
-            site_folders = tuple(folder for folder in site_folders if os.path.isdir(folder))
+            site_folders = tuple(folder for folder in site_folders if Path(folder).is_dir())
             setup = wire.Setup(theirs.fileno(), threads, str(_PACKAGE), site_folders, isolation)
             paths = [str(_PACKAGE.parent), *(folder for folder in site_folders if folder in sys.path)]
             self._process = subprocess.Popen(
@@ -196,7 +197,7 @@ class _Server:
             theirs.close()
             try:
                 hello = self._hello(errors)
-            except SandboxUnavailable:
+            except SandboxError:
                 self.close()
                 raise
         self.isolation: str = hello["isolation"]
@@ -209,9 +210,9 @@ class _Server:
             os.lseek(errors, 0, os.SEEK_SET)
             lines = os.read(errors, 1 << 16).decode(errors="replace").split("\n")
             last = next((printable(line) for line in reversed(lines) if line.strip()), "it said nothing")
-            raise SandboxUnavailable(f"the sandbox does not start: {last}")
+            raise SandboxError(f"the sandbox does not start: {last}")
         if "unavailable" in hello:
-            raise SandboxUnavailable(f"this system forbids the sandbox's namespaces: {hello['unavailable']}")
+            raise SandboxError(f"this system forbids the sandbox's namespaces: {hello['unavailable']}")
         return hello
 
     def ask(self, limits: Limits, files: wire.Descriptors) -> None:
@@ -220,7 +221,7 @@ class _Server:
                 wire.send_job(self._control, limits, files)
         except OSError as error:
             if self.ended(_LAST_WORDS_SECONDS):
-                raise _ServerGone from error
+                raise _ServerGoneError from error
             raise
 
     def ended(self, within: float) -> bool:
@@ -238,5 +239,6 @@ class _Server:
 
 def _environment() -> dict[str, str]:
     # One thread in the server: a pool would not live on in forked jobs, which set their own number.
+    scratch = tempfile.gettempdir()
     kept = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    return {**kept, "LANG": "C.UTF-8", "HOME": "/tmp", "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1"}
+    return {**kept, "LANG": "C.UTF-8", "HOME": scratch, "TMPDIR": scratch, "OMP_NUM_THREADS": "1"}

@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from witbench.protocol.sandbox import linux
 
@@ -23,24 +23,24 @@ _SPARE_USERS = (61184, 65519)  # what systemd sets aside for users that exist fo
 _NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 _SYSTEM_FOLDERS = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
-_MOUNT_POINTS = ("/mnt", "/media", "/srv", "/opt", "/tmp")  # the first that hides none of the sources
+_MOUNT_POINTS = ("/mnt", "/media", "/srv", "/opt", "/run", "/var")  # the first that hides none of the sources
+_OTHER_SCRATCH = ("tmp", "dev/shm")
 
 
-def library_folders(package: Path, site_folders: Iterable[str]) -> list[str]:
+def library_folders(package: Path, site_folders: Iterable[str]) -> list[Path]:
     """Existing folders that an interpreter with torch needs: standard library, site-packages, shared libraries.
 
     Args:
         package: folder of the witbench package; its siblings stay outside.
         site_folders: folders of installed packages.
     """
-    folders = {str(package), *site_folders, *_SYSTEM_FOLDERS}
-    folders.update(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    for prefix in (sys.prefix, sys.base_prefix):
-        folders.update(os.path.join(prefix, name) for name in ("lib", "lib64"))
-    return sorted(folder for folder in folders if os.path.exists(folder))
+    names: list[str | Path] = [package, *site_folders, *_SYSTEM_FOLDERS]
+    names += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    names += [Path(prefix, name) for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64")]
+    return sorted({Path(name) for name in names if Path(name).exists()})
 
 
-def enter(folders: Iterable[str]) -> int:
+def enter(folders: Iterable[Path]) -> int:
     """Fork a child that lives in a jail of its own; returns 0 in it and its pid in the caller, like fork.
 
     The caller joins the new namespaces but keeps its file system. OSError where the system forbids any of it.
@@ -59,7 +59,7 @@ def separate() -> None:
 
 def settle(scratch_bytes: int) -> None:
     """First thing in the first process of a separated job: its own /proc and scratch directory."""
-    _mount_private("/", scratch_bytes)
+    _mount_private(Path("/"), scratch_bytes)
 
 
 def renounce(job_number: int) -> None:
@@ -81,7 +81,7 @@ def renounce(job_number: int) -> None:
     linux.set_dumpable()
 
 
-def probe(folders: Iterable[str]) -> str | None:
+def probe(folders: Iterable[Path]) -> str | None:
     """Try a whole jail with a job in it, in processes of its own. None when it works, else why it does not."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -102,7 +102,7 @@ def probe(folders: Iterable[str]) -> str | None:
     return reasons[0] if reasons else None
 
 
-def _trial(folders: Iterable[str]) -> None:
+def _trial(folders: Iterable[Path]) -> None:
     pid = enter(folders)
     if pid:
         os.waitpid(pid, 0)
@@ -130,42 +130,46 @@ def _unshare() -> None:
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
 
 
-def _build_root(folders: Iterable[str]) -> None:
-    sources = sorted({*folders, *(f"/dev/{name}" for name in _DEVICES)})
-    root = next(point for point in _MOUNT_POINTS if os.path.isdir(point) and not _hides(point, sources))
-    linux.mount("jail", root, "tmpfs", linux.MS_NOSUID, "mode=755,size=1m")
-    bound: list[str] = []
+def _build_root(folders: Iterable[Path]) -> None:
+    sources = sorted({*folders, *(Path("/dev", name) for name in _DEVICES)})
+    root = next(point for point in map(Path, _MOUNT_POINTS) if point.is_dir() and not _hides(point, sources))
+    linux.mount("jail", str(root), "tmpfs", linux.MS_NOSUID, "mode=755,size=1m")
+    bound: list[Path] = []
     for source in sources:
-        if any(PurePath(source).is_relative_to(folder) for folder in bound):
+        if any(source.is_relative_to(folder) for folder in bound):
             continue
-        target = root + source
-        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
-        if os.path.islink(source) and source in _SYSTEM_FOLDERS:
-            os.symlink(os.readlink(source), target)
+        target = _inside(root, source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink() and str(source) in _SYSTEM_FOLDERS:
+            target.symlink_to(source.readlink())
             continue
-        if os.path.isdir(source):
-            os.makedirs(target, mode=0o755, exist_ok=True)
+        if source.is_dir():
+            target.mkdir(exist_ok=True)
         else:
-            Path(target).touch()
-        linux.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
-        linux.make_read_only(target)
+            target.touch()
+        linux.mount(str(source), str(target), flags=linux.MS_BIND | linux.MS_REC)
+        linux.make_read_only(str(target))
         bound.append(source)
     for name in ("/proc", SCRATCH):
-        os.makedirs(root + name, mode=0o755, exist_ok=True)
-    os.symlink(SCRATCH, root + "/dev/shm")
-    if not os.path.exists(root + "/tmp"):  # it exists when libraries are installed below it
-        os.symlink(SCRATCH, root + "/tmp")
+        _inside(root, Path(name)).mkdir()
+    for name in _OTHER_SCRATCH:
+        if not (root / name).exists():  # it does when libraries are installed below it
+            (root / name).symlink_to(SCRATCH)
     _mount_private(root, _SERVER_SCRATCH)
-    linux.pivot_root(root)
+    linux.pivot_root(str(root))
     linux.make_read_only("/", recursive=False)
 
 
-def _mount_private(root: str, scratch_bytes: int) -> None:
+def _mount_private(root: Path, scratch_bytes: int) -> None:
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    linux.mount("proc", root + "/proc", "proc", flags | linux.MS_NOEXEC)
+    linux.mount("proc", str(_inside(root, Path("/proc"))), "proc", flags | linux.MS_NOEXEC)
     options = f"mode=1777,size={scratch_bytes},nr_inodes={_SCRATCH_FILES}"
-    linux.mount("scratch", root + SCRATCH, "tmpfs", flags, options)
+    linux.mount("scratch", str(_inside(root, Path(SCRATCH))), "tmpfs", flags, options)
 
 
-def _hides(point: str, sources: Iterable[str]) -> bool:
-    return any(PurePath(os.path.realpath(source)).is_relative_to(point) for source in sources)
+def _inside(root: Path, path: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _hides(point: Path, sources: Iterable[Path]) -> bool:
+    return any(source.resolve().is_relative_to(point) for source in sources)

@@ -6,6 +6,7 @@ Whatever is wrong is a ConfigError that names the key, its value and what is all
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from witbench.errors import ConfigError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 GROUPINGS = ("layer_role", "role", "tensor")
+WARMUP_SHARE = 8
+"""Without a number of its own, warm-up takes one part in so many of the run."""
 OWN_DATA = ("folder", "bin")
 NO_ATTACK = "none"
 
@@ -241,12 +244,22 @@ class RunConfig:
 
         _one_of("protocol.opening", self.protocol.opening, choices("opening"))
         Switches.from_names(self.switch_names())
+        self._check_paths()
         build(SKETCHES, self.sketch.name, self.sketch.params)
         build(PLACEMENTS, self.placement.name, self.placement.params)
         if self.attack.name == NO_ATTACK:
             require(not self.attack.params, "attack.params", self.attack.params, "empty without an attack")
         else:
             check_params("attack.params", self.attack.name, ATTACKS.get(self.attack.name), self.attack.params)
+
+    def _check_paths(self) -> None:
+        if self.data.name == "folder":
+            require(Path(str(self.data.path)).is_dir(), "data.path", self.data.path, "a folder that exists")
+        elif self.data.name == "bin":
+            require(Path(str(self.data.path)).is_file(), "data.path", self.data.path, "a file that exists")
+        if self.tolerance.calibration is not None:
+            path = self.tolerance.calibration
+            require(Path(path).is_file(), "tolerance.calibration", path, "a file that exists")
 
     def to_plain(self) -> dict[str, Any]:
         """Nested dicts and lists of JSON scalars: what genesis stores."""
@@ -272,6 +285,10 @@ def compose(overrides: Sequence[str] = ()) -> RunConfig:
     """
     from witbench.groups import compose_plain
 
-    config = RunConfig.from_plain(compose_plain(overrides))
+    plain = compose_plain(overrides)
+    optimizer, updates = plain.get("optimizer", {}), plain["training"]["updates"]
+    if optimizer.get("warmup", 0) is None:
+        optimizer["warmup"] = updates // WARMUP_SHARE if isinstance(updates, int) else 0
+    config = RunConfig.from_plain(plain)
     config.check()
     return config

@@ -70,11 +70,6 @@ def compose_node(overrides: Sequence[str] = ()) -> DictConfig:
             raise ConfigError(_first_line(error)) from None
 
 
-def missing_keys(overrides: Sequence[str] = ()) -> list[str]:
-    """Keys whose values the user still has to give, sorted. Raises ConfigError as `compose_node` does."""
-    return sorted(OmegaConf.missing_keys(compose_node(overrides)))
-
-
 def compose_plain(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The composed configuration as nested dicts and lists of scalars. Raises ConfigError, also for missing values."""
     node = compose_node(overrides)

@@ -84,20 +84,6 @@ class Registry(Generic[T]):
         if name not in self:
             raise unknown(self.kind, name, self.names())
 
-    def target(self, name: str) -> str | None:
-        """The `module:attr` behind a name or alias, None for an entry that was registered as itself.
-
-        Raises:
-            ConfigError: an unknown name.
-        """
-        name = self._resolve(name)
-        if name in self._entries:
-            entry = self._entries[name]
-            return entry if isinstance(entry, str) else None
-        if name not in self._plugins:
-            raise unknown(self.kind, name, self.names())
-        return self._plugins[name].value
-
     def register(self, name: str, entry: str | T) -> None:
         """Add an entry from a running program. Raises ConfigError when the name is taken."""
         if name in self._aliases or name in self:

@@ -107,10 +107,8 @@ def _proof(numbers: Numbers) -> list[str]:
     rows.append(("the last unit", f"caught with {numbers.detection_last:.0%} when touched"))
     if numbers.drift:
         group, largest = max(numbers.drift.items(), key=lambda item: item[1])
-        rows.append(
-            ("uncertified drift", f"up to {largest:.3g} in {group} (units x tau x Lambda; Lambda is not measured:")
-        )
-        rows.append(("", "a lower bound with Lambda = 1)"))
+        rows.append(("uncertified drift", f"{largest:.3g} in {group}, first order: units x tau x Lambda,"))
+        rows.append(("", "a lower bound with Lambda = 1 (not measured)"))
     else:
         rows.append(("uncertified drift", "none: replays are held to the committed bits"))
     return _table("Proved", rows)

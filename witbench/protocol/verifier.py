@@ -146,7 +146,9 @@ class _Verification:
                 reason += f"; its checkpoint is over {size} records, so the tape was cut"
             except TapeError as error:
                 reason += f"; {error.reason}"
-        return self._report(outcome.INCOMPLETE, reason, self._last())
+        if walk.failed is not None:
+            reason += f"; {walk.failed} failed before it ended"
+        return self._report(outcome.INCOMPLETE, reason, self._last(), walk.failed)
 
     def _last(self) -> int | None:
         return self.reader.size - 1 if self.reader and self.reader.size else None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from witbench.cli.command import JSON, OUT, Arguments, Command
 from witbench.cli.late import call
-from witbench.registry import ATTACKS
 
 
 def run(arguments: Arguments) -> int:
     """Run an attack against a witnessed run; 1 when it was not detected."""
     (name,) = arguments.words
-    ATTACKS.check_name(name)
     config = call("witbench.config:compose", [f"attack={name}", *arguments.overrides])
     return int(call("witbench.attacks.run:attack_command", config, **arguments.options))
 

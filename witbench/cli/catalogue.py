@@ -45,7 +45,9 @@ def groups(names: tuple[str, ...] = ()) -> list[str]:
     known = group_names()
     picked = []
     for name in names:
-        singular = name if name in known else name.removesuffix("es") if name.endswith("hes") else name.removesuffix("s")
+        singular = (
+            name if name in known else name.removesuffix("es") if name.endswith("hes") else name.removesuffix("s")
+        )
         if singular not in known:
             raise unknown("group", name, known)
         picked.append(singular)
@@ -109,13 +111,9 @@ def _parse(module: str) -> ast.Module:
 
 
 def _knobs(node: ast.ClassDef | ast.FunctionDef) -> dict[str, str | None]:
-    function = node
-    if isinstance(node, ast.ClassDef):
-        own = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
-        if not own:
-            return {}
-        function = own[0]
-    assert isinstance(function, ast.FunctionDef)
+    function = node if isinstance(node, ast.FunctionDef) else _constructor(node)
+    if function is None:
+        return {}
     names = [each.arg for each in function.args.args if each.arg != "self"]
     defaults = [ast.unparse(each) for each in function.args.defaults]
     knobs: dict[str, str | None] = dict.fromkeys(names)
@@ -123,3 +121,8 @@ def _knobs(node: ast.ClassDef | ast.FunctionDef) -> dict[str, str | None]:
     for each, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
         knobs[each.arg] = None if default is None else ast.unparse(default)
     return knobs
+
+
+def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    own = (each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+    return next(own, None)

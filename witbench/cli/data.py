@@ -9,11 +9,11 @@ from witbench.registry import unknown
 
 def run(arguments: Arguments) -> int:
     """Fetch a corpus into the cache and print where it is."""
-    from witbench.training.corpora import CORPORA
-
     verb, *names = arguments.words
     if verb != "fetch":
         raise unknown("data", verb, ("fetch",))
+    from witbench.training.corpora import CORPORA
+
     if not names:
         print("\n".join(sorted(CORPORA)))
         return 0

@@ -6,6 +6,7 @@ as shells have it.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def entry() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Run one command line; returns the exit status."""
+    logging.raiseExceptions = False  # a log line that nobody reads any more is no error
     command: Command | None = None
     try:
         if not argv or argv[0] in ("--help", "--version"):
@@ -95,7 +97,13 @@ def _explain(command: Command, arguments: Sequence[str], flag: str, allowed: tup
 
 
 def _overview() -> str:
-    lines = ["usage: witbench COMMAND [words…] [key=value…]", "", "Training runs that carry a witness.", "", "commands:"]
+    lines = [
+        "usage: witbench COMMAND [words…] [key=value…]",
+        "",
+        "Training runs that carry a witness.",
+        "",
+        "commands:",
+    ]
     lines += table((name, find(name).summary) for name in COMMANDS)
     lines += ["", "`witbench COMMAND --help` explains one; flags: --help, --version, Hydra's --cfg job and --info."]
     lines += ["Exit status: 0 ok, 1 a negative verdict, 2 a mistake in the command line or its files."]

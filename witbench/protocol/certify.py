@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from witbench.protocol.sandbox import Sandbox
     from witbench.training.state import State
 
+WEIGHTS = "weights.safetensors"
+"""The published file, beside the certificate."""
+
 TrainerFactory = Callable[..., Trainer]
 
 
@@ -56,6 +59,11 @@ class Certified:
     def cert(self) -> Path:
         """The certificate's folder."""
         return self.folder / "cert"
+
+    @property
+    def weights(self) -> Path:
+        """The published weights file."""
+        return self.folder / WEIGHTS
 
 
 def declared_config(config: RunConfig) -> RunConfig:
@@ -154,7 +162,7 @@ class WitnessedRun:
     def _publish(self, trainer: Trainer, worker: Worker, state: State) -> None:
         published = trainer.publish(state)
         weights = weights_to_bytes(published)
-        write_durably(self.folder / "weights.safetensors", weights)
+        write_durably(self.folder / WEIGHTS, weights)
         worker.finish(trainer.open_final(state), hashlib.sha256(weights).digest(), trainer.evaluate(published))
 
     def _secrets(self) -> tuple[notes.SigningKey, bytes]:

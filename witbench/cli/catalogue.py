@@ -45,12 +45,10 @@ def groups(names: tuple[str, ...] = ()) -> list[str]:
     known = group_names()
     picked = []
     for name in names:
-        singular = (
-            name if name in known else name.removesuffix("es") if name.endswith("hes") else name.removesuffix("s")
-        )
-        if singular not in known:
+        singular = [each for each in known if name in (each, f"{each}s", f"{each}es")]
+        if not singular:
             raise unknown("group", name, known)
-        picked.append(singular)
+        picked += singular
     return picked or known
 
 

@@ -286,7 +286,7 @@ def compose(overrides: Sequence[str] = ()) -> RunConfig:
     from witbench.groups import compose_plain
 
     plain = compose_plain(overrides)
-    optimizer, updates = plain.get("optimizer", {}), plain["training"]["updates"]
+    optimizer, updates = plain.get("optimizer", {}), plain.get("training", {}).get("updates")
     if optimizer.get("warmup", 0) is None:
         optimizer["warmup"] = updates // WARMUP_SHARE if isinstance(updates, int) else 0
     config = RunConfig.from_plain(plain)

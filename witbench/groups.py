@@ -61,12 +61,12 @@ def compose_node(overrides: Sequence[str] = ()) -> DictConfig:
         _check_choice(each)
     with _hydra():
         try:
-            chosen = compose(ROOT, [_line(each) for each in picks])
+            return compose(ROOT, [_line(each) for each in parsed])
+        except (HydraException, OmegaConfBaseException) as error:
+            chosen = compose(ROOT, [_line(each) for each in picks if not each.is_delete()])
             for each in parsed:
                 if each not in picks and not (each.is_add() or each.is_force_add() or _is_param(each)):
                     _check_key(chosen, each)
-            return compose(ROOT, [_line(each) for each in parsed])
-        except (HydraException, OmegaConfBaseException) as error:
             raise ConfigError(_first_line(error)) from None
 
 
@@ -129,6 +129,8 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
             raise ConfigError(f"{line}: not an override ({_first_line(error)}); write key=value") from None
         if each.package is not None:
             raise ConfigError(f"{line}: groups have a fixed place; write {each.key_or_group}=NAME")
+        if each.key_or_group.partition(".")[0] == "hydra":
+            raise ConfigError(f"{line}: unknown key; witbench sets Hydra up itself")
         if each.is_sweep_override():
             raise ConfigError(f"{line}: one value at a time; put a list in brackets: key=[a,b]")
         parsed.append(each)

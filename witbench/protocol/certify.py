@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from witbench.config import AttackConfig, PlacementConfig, RunConfig
 from witbench.errors import ConfigError
@@ -18,6 +18,7 @@ from witbench.protocol.prover import Home, LocalProver
 from witbench.protocol.run import no_progress, run_units, take_up
 from witbench.protocol.snapshots import SnapshotStore, write_durably
 from witbench.protocol.switches import Switches
+from witbench.protocol.tape import iter_records
 from witbench.protocol.trainer import Trainer
 from witbench.protocol.worker import Worker
 from witbench.registry import SKETCHES, build
@@ -79,6 +80,18 @@ def config_bytes(config: RunConfig) -> bytes:
 def run_key(config: RunConfig) -> str:
     """Name of a run's folder: a hash of its configuration."""
     return hashlib.sha256(config_bytes(config)).hexdigest()[:16]
+
+
+def ended(folder: Path) -> Certified | None:
+    """How the run in a folder ended; None when it has not, or there is none."""
+    tape, checkpoint = folder / "cert" / "tape", folder / "cert" / "checkpoint"
+    if not checkpoint.exists():
+        return None
+    final: Mapping[str, Any] = {}
+    with tape.open("rb") as stream:
+        for _, final in iter_records(stream):
+            pass
+    return Certified(folder, final.get("failed"), "as its tape says" if final.get("failed") else "")
 
 
 @dataclass

@@ -145,9 +145,7 @@ class MaliciousTrainer(Trainer, Attack):
         """Target positions that the placement has to pick."""
 
     @final
-    def bind(
-        self, positions: Positions, random: np.random.Generator, procedure: Procedure, *data: Any
-    ) -> Self:
+    def bind(self, positions: Positions, random: np.random.Generator, procedure: Procedure, *data: Any) -> Self:
         """This attack as the trainer of one run; `data` is what Trainer takes beside the procedure."""
         bound = copy.copy(self)
         Trainer.__init__(bound, procedure, *data)
@@ -166,7 +164,7 @@ class MaliciousTrainer(Trainer, Attack):
         tokens = config.training.sequences * config.model.context
         shape = (tokens, config.training.updates, config.protocol.unit)
         positions = placement.draw(self.amount(), *shape, scene.generator("placement"))
-        made: list[Self] = []
+        made: list[MaliciousTrainer] = []
 
         def trainer(procedure: Procedure, *data: Any) -> Trainer:
             made.append(self.bind(positions, scene.generator("trainer"), Counting(procedure), *data))
@@ -215,8 +213,6 @@ class TapeEditor(Attack):
     @final
     def run(self, scene: Scene) -> Evidence:
         """Train honestly under the witness, then edit the certificate."""
-        certified = WitnessedRun(
-            scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw
-        )()
+        certified = WitnessedRun(scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw)()
         payload = self.edit(certified.cert, scene.generator("editor"))
         return Evidence(certified, payload, scene.config.training.updates)

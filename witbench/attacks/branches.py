@@ -1,4 +1,4 @@
-"""The conditional estimator's measurements: units branched off an honest trajectory, each judged as if it were challenged.
+"""Measurements of the conditional estimator: units branched off an honest run, each judged as if it were challenged.
 
 A check is local to one unit, so an attack that ignores the coins need not be run end to end to know what a coin would
 have shown: the unit is run once from an honest start state with the lie in it, and settled by the very code that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from witbench.kernels.manifest import build_manifest
 from witbench.protocol.commitments import commit_batch, commit_state, step_key
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from witbench.attacks.base import MaliciousTrainer
     from witbench.attacks.placement import Positions
     from witbench.config import RunConfig
-    from witbench.kernels.manifest import Manifest
+    from witbench.kernels.base import Manifest
     from witbench.protocol.sandbox import Job
     from witbench.training.procedure import Procedure
     from witbench.training.source import ProcedureSpec
@@ -47,11 +47,14 @@ class DirectReplay:
     Only for measurements in which the procedure is known to be honest; no isolation at all.
     """
 
-    isolation: ClassVar[str] = "process only"
-
     def __init__(self, procedure: Procedure, trainer: Trainer) -> None:
         self._procedure = procedure
         self._trainer = trainer
+
+    @property
+    def isolation(self) -> str:
+        """None at all."""
+        return "process only"
 
     def run(self, job: Job) -> bytes:
         """Run a `batch` or `update` job."""
@@ -160,4 +163,6 @@ class Trajectory:
 
     def _committed(self, committed: State, sketched: State, key: bytes) -> Committed:
         commitment = commit_state(committed, self._manifest)
-        return Committed(commitment.state, commitment.exact, key, sketch_to_bytes(self._comparator.sketch(sketched, key)))
+        return Committed(
+            commitment.state, commitment.exact, key, sketch_to_bytes(self._comparator.sketch(sketched, key))
+        )

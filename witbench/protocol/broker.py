@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from witbench.errors import ProtocolError, StateError
 from witbench.protocol.commitments import commit_state
-from witbench.protocol.comparator import Checks, Comparator, Verdict
+from witbench.protocol.comparator import Checks, Verdict
 from witbench.protocol.encoding import f64
 from witbench.protocol.messages import (
     Broker,
@@ -26,8 +26,8 @@ from witbench.protocol.messages import (
     Resumption,
     RunRejected,
 )
-from witbench.protocol.replayer import Challenge, Replayer, Settlement
 from witbench.protocol.records import COMPLETE, FAILED, PASSED, REJECTED, chunks
+from witbench.protocol.replayer import Challenge, Settlement
 from witbench.protocol.sandbox import Job, SandboxFailure, read_values
 from witbench.training.serialize import state_from_bytes, weights_to_bytes
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from witbench.protocol.ledger import Ledger
     from witbench.protocol.runfiles import RunFiles
     from witbench.protocol.terms import Terms
+
 
 class LocalBroker(Broker):
     """A broker in the trainer's process.
@@ -84,13 +85,21 @@ class LocalBroker(Broker):
         if done == 0:
             self._settle_up_to(unit - 1 - self.terms.lag)
         self._append(
-            "declare", unit=unit, t=t, root=batch.root, sequences=batch.sequences, tokens=batch.tokens, fields=batch.fields
+            "declare",
+            unit=unit,
+            t=t,
+            root=batch.root,
+            sequences=batch.sequences,
+            tokens=batch.tokens,
+            fields=batch.fields,
         )
         return self._flush()
 
     def commit(self, unit: int, state: bytes, exact: bytes) -> KeyReply:
         self._expect("declare", unit)
-        if unit not in self.ledger.units or len(self.ledger.units[unit].declared) != len(self.terms.plan.updates_of(unit)):
+        if unit not in self.ledger.units or len(self.ledger.units[unit].declared) != len(
+            self.terms.plan.updates_of(unit)
+        ):
             raise ProtocolError("message.order", f"unit {unit} has updates that were not declared")
         self._append("commit", boundary=unit, state=state, exact=exact)
         number, reveal = self.files.reveal()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from witbench.config import AttackConfig, PlacementConfig, RunConfig
 from witbench.errors import ConfigError
@@ -87,11 +87,11 @@ def ended(folder: Path) -> Certified | None:
     tape, checkpoint = folder / "cert" / "tape", folder / "cert" / "checkpoint"
     if not checkpoint.exists():
         return None
-    final: Mapping[str, Any] = {}
+    failed: str | None = None
     with tape.open("rb") as stream:
-        for _, final in iter_records(stream):
-            pass
-    return Certified(folder, final.get("failed"), "as its tape says" if final.get("failed") else "")
+        for _, record in iter_records(stream):
+            failed = record.get("failed")
+    return Certified(folder, failed, "as its tape says" if failed else "")
 
 
 @dataclass
@@ -147,7 +147,9 @@ class WitnessedRun:
         trainer = self.trainer(procedure_from(spec), training, evaluation, grant.order_seed)
         design = build(SKETCHES, config.sketch.name, config.sketch.params)
         snapshots = SnapshotStore(self.folder / "openings" / "snapshots")
-        worker = Worker(broker, grant, design, run_secret, signer, snapshots, Switches.from_names(config.switch_names()).opening.end)
+        worker = Worker(
+            broker, grant, design, run_secret, signer, snapshots, Switches.from_names(config.switch_names()).opening.end
+        )
         try:
             self._run(trainer, worker, grant, progress)
         except RunRejected as error:
@@ -156,9 +158,7 @@ class WitnessedRun:
             broker.close()
         return Certified(self.folder, resumed=resumed)
 
-    def _run(
-        self, trainer: Trainer, worker: Worker, grant: Grant, progress: Callable[[int, int], None]
-    ) -> None:
+    def _run(self, trainer: Trainer, worker: Worker, grant: Grant, progress: Callable[[int, int], None]) -> None:
         plan = Plan(self.config.training.updates, self.config.protocol.unit)
         at = worker.resumption()
         if at.phase == "seal":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from witbench.protocol.switches import Switches
 
+
 @dataclass(frozen=True)
 class Plan:
     """The run's length: `updates` in units of `unit` updates, the last of which may be shorter."""

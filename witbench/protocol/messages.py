@@ -134,7 +134,7 @@ class RunRejected(ProtocolError):
 
 
 class Broker(ABC):
-    """One run at the prover, as the worker sees it. Calls return the raw records they appended, for the worker to follow.
+    """One run at the prover, as the worker sees it. Calls return the raw records they appended, for it to follow.
 
     A message out of turn raises ProtocolError; a run that fails a check raises RunRejected.
     """

@@ -99,9 +99,7 @@ class LocalProver(Prover):
         """Log a run, draw its seeds, compute S_0 and open its tape."""
         procedure = hashlib.sha256(registration.procedure).digest()
         run = self._draw("run").hex()[:32]
-        attempts = self._home.registry.register(
-            run, registration.dataset_root, procedure, registration.trainer_key
-        )
+        attempts = self._home.registry.register(run, registration.dataset_root, procedure, registration.trainer_key)
         self._cert.mkdir(parents=True, exist_ok=True)
         self._private.mkdir(mode=0o700, exist_ok=True)
         drawn = {
@@ -119,7 +117,9 @@ class LocalProver(Prover):
         """Take up the run that was registered here and stopped."""
         path = self._private / "run.cbor"
         if not path.exists():
-            raise ProtocolError("run.resume", f"{path.parent.parent} holds no run that was registered; begin another one")
+            raise ProtocolError(
+                "run.resume", f"{path.parent.parent} holds no run that was registered; begin another one"
+            )
         drawn = cbor2.loads(path.read_bytes())
         tape = self._cert / "tape"
         if (self._cert / "checkpoint").exists():
@@ -141,7 +141,13 @@ class LocalProver(Prover):
         if (training.root, evaluation.root) != (registration.dataset_root, registration.evaluation_root):
             raise ProtocolError("register.dataset", "the prover's own copy of the data has another root")
         replayer = Replayer(
-            self._sandbox, registration.procedure, comparator, training, drawn["order_seed"], initial, switches.opening.end
+            self._sandbox,
+            registration.procedure,
+            comparator,
+            training,
+            drawn["order_seed"],
+            initial,
+            switches.opening.end,
         )
         terms = Terms(
             switches,
@@ -166,7 +172,11 @@ class LocalProver(Prover):
             notes.VerifyKey.parse(registration.trainer_key),
             self._home.registry,
         )
-        blobs = {"config": registration.config, "manifest": manifest_to_bytes(manifest), "procedure": registration.procedure}
+        blobs = {
+            "config": registration.config,
+            "manifest": manifest_to_bytes(manifest),
+            "procedure": registration.procedure,
+        }
         opening = _opening_records(
             config, registration, drawn, terms, design, blobs, calibration, self._home.key.vkey, beacon
         )

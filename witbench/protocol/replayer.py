@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from witbench.errors import DataError, ProtocolError, StateError
 from witbench.protocol.commitments import BatchCommitment, check_batch, commit_batch, same_batch
 from witbench.protocol.comparator import Checks, Committed, Comparator, Verdict
-from witbench.protocol.sandbox import Job, Sandbox, SandboxFailure
+from witbench.protocol.sandbox import Job, SandboxFailure
 from witbench.training.serialize import batch_from_bytes, batch_to_bytes, state_from_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 
 DISTANCE_REPEATS = 2
 """A `replay.distance` failure is repeated this often in fresh processes; only if all fail is it one."""
+
+
+class Runner(Protocol):
+    """What runs a job: the sandbox, or in simulations something that stands in its place."""
+
+    @property
+    def isolation(self) -> str:
+        """`namespaces` or `process only`."""
+        ...
+
+    def run(self, job: Job) -> bytes | memoryview:
+        """The job's result. Raises SandboxFailure."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +88,7 @@ class Replayer:
         both: whether the end state is opened too.
     """
 
-    sandbox: Sandbox
+    sandbox: Runner
     procedure: bytes
     comparator: Comparator
     dataset: Dataset
@@ -125,7 +138,9 @@ class Replayer:
             raise ProtocolError("open.leaf", str(error)) from None
         for batch, key, declared in zip(batches, opening.step_keys, challenge.declared, strict=True):
             check_batch(batch)
-            checks.require("open.root", commit_batch(batch, key) == declared, "the opened batch is not the declared one")
+            checks.require(
+                "open.root", commit_batch(batch, key) == declared, "the opened batch is not the declared one"
+            )
         for t, batch in zip(challenge.updates, batches, strict=True):
             checks.require("declare.order", same_batch(batch, self._due(t)), f"update {t} declares another batch")
         return batches

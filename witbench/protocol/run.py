@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from witbench.protocol.worker import Worker
     from witbench.training.state import State
 
+
 def no_progress(unit: int, units: int) -> None:
     """Report nothing."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from witbench.errors import ProtocolError, TapeError
 from witbench.protocol.genesis import run_origin
 from witbench.protocol.ledger import Ledger, Unit
-from witbench.protocol.merkle import Frontier
 from witbench.protocol.notes import Checkpoint, check_head, sign_note
 from witbench.protocol.records import COMPLETE, REJECTED
 from witbench.protocol.snapshots import write_durably

@@ -10,7 +10,9 @@ def write_durably(path: Path, data: bytes | memoryview, private: bool = False) -
     """Write a file whole: it is on disk under its name, or the name still holds what it held."""
     temporary = path.with_name(path.name + ".part")
     try:
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o644)) as file:
+        with open(
+            temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o644)
+        ) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

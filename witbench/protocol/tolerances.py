@@ -1,4 +1,4 @@
-"""tau per group, from the configuration: none for `exact`, one value for `fixed`, a calibration file for `calibrated`."""
+"""The tolerance tau of every group: none for `exact`, one value for `fixed`, a file for `calibrated`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -28,7 +28,7 @@ LEAF_BYTES = 65536
 """Bytes of a dataset that one leaf of its root covers."""
 
 STDLIB, FOLDER, BIN = "stdlib", "folder", "bin"
-_DTYPES = {"uint8": np.dtype("u1"), "uint16": np.dtype("<u2")}
+_DTYPES: dict[str, np.dtype[np.unsignedinteger[Any]]] = {"uint8": np.dtype("u1"), "uint16": np.dtype("<u2")}
 _SKIPPED = {"site-packages", "dist-packages", "__pycache__"}
 _VOCAB = {"uint8": 256, "uint16": 65536}
 
@@ -75,7 +75,7 @@ class Dataset:
         if size == 0 or size % _DTYPES[dtype].itemsize:
             raise DataError(f"{self.path}: {size} bytes are no whole number of {dtype} tokens, or none at all")
         self.dtype, self.vocab = dtype, vocab
-        self.tokens: NDArray[np.unsignedinteger] = np.frombuffer(
+        self.tokens: NDArray[np.unsignedinteger[Any]] = np.frombuffer(
             mmap.mmap(fd, 0, access=mmap.ACCESS_READ), dtype=_DTYPES[dtype]
         )
 
@@ -85,8 +85,8 @@ class Dataset:
 
     @cached_property
     def root(self) -> bytes:
-        """32 bytes: SHA-256 of a tag, dtype, vocabulary and count, and the RFC 6962 root over BLAKE3 of 64 KiB ranges."""
-        data = memoryview(self.tokens).cast("B")
+        """32 bytes: SHA-256 of tag, dtype, vocabulary, count and the RFC 6962 root over BLAKE3 of 64 KiB ranges."""
+        data = self.tokens.view(np.uint8).data
         leaves = [blake3(data[start : start + LEAF_BYTES]).digest() for start in range(0, len(data), LEAF_BYTES)]
         header = f"witbench/dataset/v0\n{self.dtype}\n{self.vocab}\n{len(self)}\n".encode()
         return hashlib.sha256(header + merkle_root(leaves)).digest()
@@ -178,7 +178,7 @@ def _bin(choice: DataChoice) -> tuple[Dataset, Dataset]:
     for tokens in (whole.tokens[:cut], whole.tokens[cut:]):
         if not len(tokens):
             raise DataError(f"data.path={path}: too short to hold a part of it out")
-        parts.append(Dataset(_kept([memoryview(tokens).cast("B")]), choice.dtype, vocab))
+        parts.append(Dataset(_kept([tokens.tobytes()]), choice.dtype, vocab))
     return parts[0], parts[1]
 
 

@@ -25,6 +25,9 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Tests run side by side: one thread each.
+test test-all: export OMP_NUM_THREADS ?= 1
+
 test: lint ## lint, types and every quick test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu and not slurm and not browser"
 

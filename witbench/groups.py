@@ -84,11 +84,6 @@ def compose_plain(overrides: Sequence[str] = ()) -> dict[str, Any]:
     return cast("dict[str, Any]", plain)
 
 
-def choice_text(group: str, name: str) -> str:
-    """The YAML of one choice as it is composed, missing values as `???`. Raises ConfigError."""
-    return OmegaConf.to_yaml(compose_node([f"{group}={name}"])[group])
-
-
 def missing_keys(overrides: Sequence[str] = ()) -> list[str]:
     """Keys that the configuration leaves to the user, such as `data.path`. Raises ConfigError."""
     return _missing(compose_node(overrides))

@@ -162,12 +162,26 @@ def test_a_key_id_collision_gives_no_second_signature(monkeypatch: pytest.Monkey
         "text\n\n\u2014 a AAAAAAAA",
         "te\txt\n\n\u2014 a AAAAAAAA\n",
         "text\n\n\u2014 a AAAAAAB=\n",
+        "text\n\n\u2014 a+b AAAAAAAA\n",
+        "text\n\n\u2014  AAAAAAAA\n",
+        sign_note("text\n", A)[:-1] + "x",
         "x" * 20_000 + sign_note("text\n", A),
     ],
 )
 def test_what_is_not_a_note(text: str) -> None:
     with pytest.raises(TapeError):
         Note.parse(text)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "plus+sign", "new\nline"])
+def test_names_that_a_line_cannot_hold(name: str) -> None:
+    with pytest.raises(TapeError, match="key name"):
+        SigningKey.generate(name)
+
+
+def test_text_to_be_signed_ends_in_a_newline() -> None:
+    with pytest.raises(TapeError, match="must end in a newline"):
+        sign_note("text", A)
 
 
 def test_checkpoint_text() -> None:

@@ -80,6 +80,57 @@ def test_reopening_cuts_a_torn_record(tmp_path: Path, torn: int) -> None:
     assert path.read_bytes() == whole + len(raw).to_bytes(2, "big") + raw
 
 
+def test_reopening_cuts_all_of_a_torn_record(tmp_path: Path) -> None:
+    """Also what is longer than the record that is written in its place."""
+    path = tmp_path / "tape"
+    _written(TapeWriter(path)).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"\x02\x58" + bytes(500))
+    again = TapeWriter.reopen(path)
+    assert path.read_bytes() == whole
+    again.append("rewind", boundary=9)
+    again.close()
+    assert len(frames(path.read_bytes())) == 5
+
+
+def test_closing_makes_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    writer = _written(TapeWriter(tmp_path / "tape"))
+    assert synced == []
+    writer.close()
+    assert len(synced) == 1
+    with pytest.raises(ValueError, match="closed file"):
+        writer.append("rewind", boundary=0)
+    TapeWriter().close()
+
+
+def test_only_a_tape_in_memory_has_its_bytes_at_hand(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="in memory"):
+        TapeWriter(tmp_path / "tape").getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kind": "index"}, "unknown kind 'index'"),
+        ({"boundary": True}, "rewind: boundary"),
+        ({"extra": 1}, "has unknown extra"),
+        ({"prev": bytes(31)}, "prev: must have 32 bytes"),
+        ({"i": 2}, "carries number 2"),
+        ({"prev": bytes(32)}, "`prev` is not the hash"),
+    ],
+)
+def test_records_are_held_to_their_schema_when_read(changes: dict[str, Any], reason: str) -> None:
+    writer = _written(TapeWriter(), 0)
+    record = {"i": 1, "kind": "rewind", "prev": writer.last_leaf, "boundary": 0}
+    data = joined([*frames(writer.getvalue()), encode({**record, **changes})])
+    with pytest.raises(TapeError, match=reason) as caught:
+        list(iter_records(io.BytesIO(data)))
+    assert caught.value.record == 1
+    assert len(list(iter_records(io.BytesIO(joined([*frames(writer.getvalue()), encode(record)]))))) == 2
+
+
 def test_reopening_refuses_a_damaged_tape(tmp_path: Path) -> None:
     path = tmp_path / "tape"
     _written(TapeWriter(path)).close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -88,6 +89,6 @@ def test_schedule_warms_up_linearly_and_ends_at_the_floor() -> None:
     assert rates[0] == pytest.approx(0.001)
     assert rates[9] == pytest.approx(0.01) == max(rates)
     assert rates[99] == pytest.approx(0.001)
-    assert all(a > b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert learning_rate(CONFIG, 100, 500) == pytest.approx(0.001), "beyond the plan it stays at the floor"
     assert learning_rate({**CONFIG, "warmup": 0}, 1, 0) == pytest.approx(0.01)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_two_processes_are_bitwise_equal(make: Make, dataset: Dataset) -> None:
         "sys.stdout.buffer.write(state_to_bytes(s))\n"
     )
     command = [sys.executable, "-c", script, json.dumps(CONFIG), str(dataset.path)]
-    other = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    other = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
     assert other.stdout == state_to_bytes(walk(make(), dataset, 4))
 
 

@@ -110,8 +110,8 @@ def test_the_table_shows_k_n_rate_interval_theory_check_and_seconds() -> None:
     lines = plain_table(summarise(rows), "Detection").splitlines()
     assert lines[0].strip() == "Detection"
     (attack,) = [line.split() for line in lines if "substitution" in line]
-    assert attack == ["substitution", "burst", "0.1", "1,024", "raw", "1/10", "10", *attack[7:]]
-    assert attack[7:] == ["0.100", "0.049-0.310", "0.100", "replay.digest", "20.0"]
+    assert attack == ["substitution", "witness", "burst", "0.1", "1,024", "raw", "1/10", "10", *attack[8:]]
+    assert attack[8:] == ["0.100", "0.049-0.310", "0.100", "replay.digest", "20.0"]
     (honest,) = [line.split() for line in lines if "none" in line]
-    assert honest[5:] == ["0/20", "20", "0.000", "0.000-0.104", "0.000", "-", "40.0"]
+    assert honest[6:] == ["0/20", "20", "0.000", "0.000-0.104", "0.000", "-", "40.0"]
     assert all(line.isprintable() and "\x1b" not in line for line in lines)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from witbench.errors import ConfigError
 
@@ -144,7 +143,7 @@ def without_replacement(room: Mapping[int, int], checked: Mapping[int, float], a
     inside: dict[int, float] = {0: 1.0}
     for (size, q), units in Counter((size, checked[unit]) for unit, size in room.items()).items():
         grown: dict[int, float] = {}
-        for count, share in enumerate(binom.pmf(range(units + 1), units, q).tolist()):
+        for count, share in enumerate(_binomial(units, q)):
             if share > 0.0:
                 for covered, weight in inside.items():
                     key = covered + count * size
@@ -240,6 +239,16 @@ def _window(name: str, knob: float | None, plan: Plan) -> range:
     if name == "uniform":
         return range(plan.updates)
     return plan.tail(TAIL_FRACTION if knob is None else knob)
+
+
+def _binomial(n: int, q: float) -> list[float]:
+    """Probabilities of 0 to n successes, by logarithms: scipy's overflow at the smallest q."""
+    if q in (0.0, 1.0):
+        return [float(k == n * q) for k in range(n + 1)]
+    yes, no = math.log(q), math.log1p(-q)
+    whole = math.lgamma(n + 1)
+    logs = [whole - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * yes + (n - k) * no for k in range(n + 1)]
+    return [math.exp(log) for log in logs]
 
 
 def _all_outside(total: int, covered: int, amount: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from statistics import stdev
 
 from witbench.errors import ConfigError
 from witbench.evaluation.law import Plan, theory
@@ -47,6 +48,7 @@ class Summary:
         theory: the law for this placement and amount; None where none is claimed or no closed form is known.
         check: the most frequent first failing check.
         clusters: distinct training runs.
+        spread: standard deviation of the conditional trials' probabilities; 0 for raw runs and single trials.
         seconds: spent on all trials.
         errors: trials without a result.
     """
@@ -56,6 +58,7 @@ class Summary:
     theory: float | None
     check: str | None
     clusters: int
+    spread: float
     seconds: float
     errors: int
 
@@ -104,6 +107,7 @@ def _summary(cell: Cell, rows: list[Row], prior: str, law: float | None) -> Summ
     clusters = [row.cluster for row in good]
     checks = Counter(row.check for row in good if row.check is not None)
     rate: Rate | None = None
+    probabilities: list[float] = []
     if good and cell.estimator == "raw":
         rate = clustered_rate([bool(row.detected) for row in good], clusters, prior=prior)
     elif good:
@@ -115,6 +119,7 @@ def _summary(cell: Cell, rows: list[Row], prior: str, law: float | None) -> Summ
         theory=law,
         check=min(checks, key=lambda name: (-checks[name], name)) if checks else None,
         clusters=len(set(clusters)),
+        spread=stdev(probabilities) if len(probabilities) > 1 else 0.0,
         seconds=sum(row.cost_seconds for row in rows),
         errors=len(rows) - len(good),
     )

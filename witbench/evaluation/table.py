@@ -13,6 +13,7 @@ from witbench.evaluation.summary import Summary
 
 _COLUMNS = (
     ("attack", "left"),
+    ("protocol", "left"),
     ("placement", "left"),
     ("p", "right"),
     ("tokens", "right"),
@@ -37,9 +38,9 @@ def rate_table(summaries: Sequence[Summary], title: str | None = None) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for name, justify in (*_COLUMNS, ("errors", "right")) if failed else _COLUMNS:
         table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
-    before: tuple[str, str] | None = None
+    before: tuple[str, str, str] | None = None
     for summary in summaries:
-        group = (summary.cell.attack, summary.cell.placement)
+        group = (summary.cell.attack, summary.cell.protocol, summary.cell.placement)
         if before is not None and group != before:
             table.add_section()
         before = group
@@ -47,7 +48,7 @@ def rate_table(summaries: Sequence[Summary], title: str | None = None) -> Table:
     return table
 
 
-def plain_table(summaries: Sequence[Summary], title: str | None = None, width: int = 140) -> str:
+def plain_table(summaries: Sequence[Summary], title: str | None = None, width: int = 156) -> str:
     """The table as text without colors, the same on every terminal."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:
@@ -63,6 +64,7 @@ def _cells(summary: Summary) -> list[str]:
         hits = f"{hits}/{rate.trials}"
     return [
         cell.attack,
+        cell.protocol,
         cell.placement,
         f"{cell.p:g}",
         f"{cell.amount:,}",

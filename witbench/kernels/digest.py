@@ -1,8 +1,8 @@
-"""Merkle roots over the real part of a state, bit for bit, and the exact sketch design built on them.
+r"""Merkle roots over the real part of a state, bit for bit, and the exact sketch design built on them.
 
     leaf         BLAKE3 of one 64 KiB range of a tensor's row-major little-endian bytes, aligned at multiples of 64 KiB;
                  the last may be shorter, an empty tensor has none
-    tensor node  SHA-256("witbench/tensor/v0\\n" ‖ canonical CBOR [role, name, dtype, [shape]] ‖ T(leaves))
+    tensor node  SHA-256("witbench/tensor/v0\n" ‖ canonical CBOR [role, name, dtype, [shape]] ‖ T(leaves))
     role root    T(nodes of the role's tensors in canonical order)
     real root    T(role ‖ role root, for each of the roles in canonical order, also those without tensors)
 

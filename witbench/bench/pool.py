@@ -1,0 +1,65 @@
+"""Runs work in a few processes, one thread each, and gets over a process that dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from witbench.errors import WitbenchError
+
+T = TypeVar("T")
+Work = Callable[[], T]
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """One piece of work that ended.
+
+    Attributes:
+        index: which one.
+        result: what it gave, unless it failed.
+        error: why it failed, or None.
+    """
+
+    index: int
+    result: T | None
+    error: str | None
+
+
+def run_all(work: Sequence[Work[T]], workers: int) -> Iterator[Done[T]]:
+    """Yield each piece of work as it ends. A piece whose process dies is tried once more, alone.
+
+    Work must be picklable; each process runs one thread of torch, so that `workers` of them fill as many cores.
+    """
+    left = dict(enumerate(work))
+    for done in _run(left, workers):
+        left.pop(done.index, None)
+        yield done
+    for index, piece in list(left.items()):
+        alone = list(_run({index: piece}, 1))
+        yield alone[0] if alone else Done(index, None, "its process died, twice")
+
+
+def _run(work: dict[int, Work[T]], workers: int) -> Iterator[Done[T]]:
+    """Yield what ends until a process dies."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        futures: dict[Future[T], int] = {pool.submit(piece): index for index, piece in work.items()}
+        while futures:
+            ended, _ = wait(futures, return_when=FIRST_COMPLETED)
+            for future in ended:
+                index = futures.pop(future)
+                try:
+                    yield Done(index, future.result(), None)
+                except BrokenProcessPool:
+                    return
+                except (WitbenchError, OSError, RuntimeError, ArithmeticError) as error:
+                    yield Done(index, None, f"{type(error).__name__}: {error}")
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -127,6 +127,10 @@ class Trajectory:
         """The boundaries kept, ascending."""
         return sorted(self._kept)
 
+    def state(self, boundary: int) -> State:
+        """The honest state at a boundary that was kept."""
+        return self._kept[boundary]
+
     def judge(self, attack: MaliciousTrainer, unit: int, positions: Positions, random: np.random.Generator) -> Judged:
         """Run one unit with the attack in it, from the honest state before it, and settle it as a challenge."""
         began = time.monotonic()

@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from witbench.evaluation.summary import Summary
 
 
+_RANDOM = ("uniform", "tail")
+"""Placements under which the number of touched units varies from draw to draw."""
+
+
 def deviations(summaries: Iterable[Summary]) -> str:
     """One line: the largest distance of a rate from the law it is claimed to follow."""
     worst, where = 0.0, ""
@@ -28,7 +32,11 @@ def standard_errors(summary: Summary) -> float:
     rate, law = summary.rate, summary.theory
     if rate is None or law is None:
         return 0.0
-    spread = math.sqrt(law * (1 - law)) if summary.cell.estimator == "raw" else summary.spread
+    spread = summary.spread
+    varies = summary.cell.placement.partition(":")[0] in _RANDOM
+    if summary.cell.estimator == "raw" or (varies and spread == 0.0):
+        # The largest spread that outcomes between 0 and 1 with this mean can have: that of 0 and 1 themselves.
+        spread = math.sqrt(law * (1 - law))
     error = spread / math.sqrt(rate.trials)
     difference = abs(rate.estimate - law)
-    return difference / error if error > 0 else (0.0 if difference < 1e-9 else math.inf)
+    return difference / error if difference > 1e-9 and error > 0 else (math.inf if difference > 1e-9 else 0.0)

@@ -23,7 +23,7 @@ _COLUMNS = (
     ("rate", "right"),
     ("10-90%", "right"),
     ("theory", "right"),
-    ("first failing check", "left"),
+    ("first\nfailing check", "left"),
     ("seconds", "right"),
 )
 
@@ -48,7 +48,7 @@ def rate_table(summaries: Sequence[Summary], title: str | None = None) -> Table:
     return table
 
 
-def plain_table(summaries: Sequence[Summary], title: str | None = None, width: int = 156) -> str:
+def plain_table(summaries: Sequence[Summary], title: str | None = None, width: int = 160) -> str:
     """The table as text without colors, the same on every terminal."""
     console = Console(file=io.StringIO(), width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as capture:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from witbench.config import AttackConfig, PlacementConfig, RunConfig
-from witbench.errors import ConfigError
+from witbench.errors import ConfigError, ProtocolError
 from witbench.protocol import notes
 from witbench.protocol.ledger import Plan
 from witbench.protocol.messages import Registration, RunRejected
@@ -82,6 +84,18 @@ def run_key(config: RunConfig) -> str:
     return hashlib.sha256(config_bytes(config)).hexdigest()[:16]
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder; a second process at the same run would double its records."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ProtocolError("run.lock", f"another process is at the run in {folder}; let it end first") from None
+        yield
+
+
 def ended(folder: Path) -> Certified | None:
     """How the run in a folder ended; None when it has not, or there is none."""
     tape, checkpoint = folder / "cert" / "tape", folder / "cert" / "checkpoint"
@@ -123,6 +137,10 @@ class WitnessedRun:
             WitbenchError: the user's mistakes, among them a state that no sketch covers (StateError); what was
                 written before stands.
         """
+        with _locked(self.folder):
+            return self._certify(progress)
+
+    def _certify(self, progress: Callable[[int, int], None]) -> Certified:
         config = self.config
         set_deterministic(config.training.threads)
         spec = self.spec or builtin_spec(config.procedure_plain())

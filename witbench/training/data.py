@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -128,14 +128,14 @@ class Document:
 def stdlib_documents() -> list[Document]:
     """Every source file of Python's standard library, in order of its path."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    return _below(folder, (path for path in folder.rglob("*.py") if not _SKIPPED & set(path.parts)))
+    return _below(folder, (path for path in _walk(folder) if path.suffix == ".py"))
 
 
 def folder_documents(folder: Path) -> list[Document]:
     """Every UTF-8 text file below a folder, in order of its path."""
     if not folder.is_dir():
         raise DataError(f"data.path={folder}: no such folder")
-    found = _below(folder, (path for path in folder.rglob("*") if path.is_file() and _is_text(path)))
+    found = _below(folder, (path for path in _walk(folder) if path.is_file() and _is_text(path)))
     if not found:
         raise DataError(f"data.path={folder}: holds no UTF-8 text; name a folder with text files")
     return found
@@ -143,6 +143,12 @@ def folder_documents(folder: Path) -> list[Document]:
 
 def _below(folder: Path, paths: Iterable[Path]) -> list[Document]:
     return sorted((Document(path.relative_to(folder).as_posix(), path) for path in paths), key=lambda d: d.name)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for parent, inner, files in os.walk(folder):
+        inner[:] = [name for name in inner if name not in _SKIPPED]
+        yield from (Path(parent, name) for name in files)
 
 
 def _is_text(path: Path) -> bool:

@@ -55,7 +55,7 @@ def test_a_draw_holds_the_amount_inside_the_run(case: tuple[Placement, int, Plan
         assert type(update) is int
         assert positions
         assert list(positions) == sorted(set(positions))
-        assert 0 <= positions[0] and positions[-1] < plan.tokens
+        assert positions[0] >= 0 and positions[-1] < plan.tokens
         assert all(type(position) is int for position in positions)
     units = plan.touched(placed)
     if isinstance(placement, Burst):

@@ -47,7 +47,7 @@ def test_no_interval_has_zero_width_and_all_hold_the_rate(n: int, data: st.DataO
     rate = binomial_rate(k, n, prior=prior)
     assert rate.low95 <= rate.low <= rate.estimate <= rate.high <= rate.high95
     assert rate.high - rate.low > 1e-4
-    assert 0 <= rate.low95 and rate.high95 <= 1
+    assert rate.low95 >= 0 and rate.high95 <= 1
 
 
 def test_clopper_pearson_against_scipy() -> None:

@@ -60,7 +60,16 @@ class Scene:
 
     def draw(self, label: str) -> bytes:
         """32 bytes that follow from the trial's seed; what the prover draws has labels of its own."""
-        return hashlib.sha256(f"witbench/trial/v0\n{self.config.seed}\n{label}".encode()).digest()
+        return drawn(self.config.seed, label)
+
+    def secret(self) -> bytes:
+        """The trainer's secrets; coins hash the tape, so a trial is repeatable only if these are too."""
+        return self.draw("trainer/key") + self.draw("trainer/salts")
+
+
+def drawn(seed: int, label: str) -> bytes:
+    """32 bytes that follow from a trial's seed and a label."""
+    return hashlib.sha256(f"witbench/trial/v0\n{seed}\n{label}".encode()).digest()
 
 
 @dataclass(frozen=True)
@@ -170,7 +179,9 @@ class MaliciousTrainer(Trainer, Attack):
             made.append(self.bind(positions, scene.generator("trainer"), Counting(procedure), *data))
             return made[0]
 
-        witnessed = WitnessedRun(config, scene.folder, scene.home, scene.sandbox, scene.spec, trainer, scene.draw)
+        witnessed = WitnessedRun(
+            config, scene.folder, scene.home, scene.sandbox, scene.spec, trainer, scene.draw, scene.secret
+        )
         certified = witnessed()
         counting = made[0].procedure
         if not isinstance(counting, Counting):
@@ -213,6 +224,8 @@ class TapeEditor(Attack):
     @final
     def run(self, scene: Scene) -> Evidence:
         """Train honestly under the witness, then edit the certificate."""
-        certified = WitnessedRun(scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw)()
+        certified = WitnessedRun(
+            scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw, secret=scene.secret
+        )()
         payload = self.edit(certified.cert, scene.generator("editor"))
         return Evidence(certified, payload, scene.config.training.updates)

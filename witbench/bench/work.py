@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from witbench.attacks.base import Outcome, Scene, lenient
+from witbench.attacks.base import Outcome, Scene, drawn, lenient
 from witbench.attacks.branches import Trajectory
 from witbench.attacks.substitution import Substitution
 from witbench.config import NO_ATTACK, RunConfig
@@ -92,7 +92,10 @@ class RunWork:
 
     def _in(self, folder: Path) -> Outcome:
         scene = Scene(
-            self.config, folder / "run", Home(folder / "broker"), shared_sandbox(self.config.training.threads)
+            self.config,
+            folder / "run",
+            Home(folder / "broker", drawn(self.config.seed, "broker")),
+            shared_sandbox(self.config.training.threads),
         )
         if self.config.attack.name != NO_ATTACK:
             outcome: Outcome = build(ATTACKS, self.config.attack.name, self.config.attack.params)(scene)
@@ -103,7 +106,9 @@ class RunWork:
 def honest(scene: Scene) -> Outcome:
     """An honest run, judged like an attacked one: detected means rejected."""
     began = time.monotonic()
-    certified = WitnessedRun(scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw)()
+    certified = WitnessedRun(
+        scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw, secret=scene.secret
+    )()
     check = certified.failed
     if check is None:
         report = verify(certified.cert, scene.home.key.public_key, lenient(scene.config), certified.weights)

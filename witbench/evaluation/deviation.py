@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from witbench.evaluation.summary import Summary
 
-
 _RANDOM = ("uniform", "tail")
 """Placements under which the number of touched units varies from draw to draw."""
 

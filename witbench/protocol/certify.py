@@ -120,6 +120,7 @@ class WitnessedRun:
         spec: the procedure; the built-in one when not given.
         trainer: makes the trainer from procedure, data, evaluation set and order seed; the honest one when not given.
         draw: the prover's randomness; see LocalProver.
+        secret: the trainer's 64 secret bytes: signing key and root of its salts. Only simulations replace either.
     """
 
     config: RunConfig
@@ -129,6 +130,7 @@ class WitnessedRun:
     spec: ProcedureSpec | None = None
     trainer: TrainerFactory = Trainer
     draw: Callable[[str], bytes] = lambda label: secrets.token_bytes(32)
+    secret: Callable[[], bytes] = lambda: secrets.token_bytes(64)
 
     def __call__(self, progress: Callable[[int, int], None] = no_progress) -> Certified:
         """Train, or go on training, under the witness.
@@ -202,7 +204,7 @@ class WitnessedRun:
         openings.mkdir(parents=True, exist_ok=True)
         path = openings / "secrets"
         if not path.exists():
-            write_durably(path, secrets.token_bytes(64), private=True)
+            write_durably(path, self.secret(), private=True)
         data = path.read_bytes()
         if len(data) != 64:
             raise ConfigError(f"{path}: not the secrets of a run; a run without them cannot go on")

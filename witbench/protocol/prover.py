@@ -55,17 +55,18 @@ class Home:
 
     Args:
         folder: made when missing.
+        seed: of the signing key when it is made; random when None. Only simulations give one.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, seed: bytes | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         secret = folder / "broker.key"
         if not secret.exists():
-            write_durably(secret, secrets.token_bytes(32), private=True)
-        seed = secret.read_bytes()
-        if len(seed) != 32:
+            write_durably(secret, seed or secrets.token_bytes(32), private=True)
+        kept = secret.read_bytes()
+        if len(kept) != 32:
             raise ConfigError(f"{secret}: not a signing key of 32 bytes; restore it, or begin with another home")
-        self.key = notes.SigningKey.from_seed("witbench-broker", seed)
+        self.key = notes.SigningKey.from_seed("witbench-broker", kept)
         self.pinned = folder / "broker.vkey"
         if not self.pinned.exists():
             write_durably(self.pinned, (self.key.vkey + "\n").encode())

@@ -74,6 +74,7 @@ def take_up(trainer: Trainer, worker: Worker, plan: Plan, at: Resumption) -> tup
         worker.open(unit, trainer.open(unit, kept.start, kept.batches))
     boundaries = [b for b in worker.snapshots.boundaries() if b < at.current]
     if not boundaries:
+        worker.broker.rewind(at.current - 1)  # settles what is open: a challenge that nothing answers rejects the run
         raise ProtocolError("run.snapshot", "no start state was kept; this run cannot go on, begin another one")
     return worker.rewind(boundaries[-1]), boundaries[-1] + 1
 

@@ -83,7 +83,7 @@ def test_the_witness_changes_no_bit(world: World) -> None:
     losses: list[list[float]] = [[], []]
 
     class Listening(Trainer):
-        def train(self, t, state, declared):  # noqa: ANN001, ANN202
+        def train(self, t, state, declared):
             after, metrics = procedure.update_with_metrics(state, declared)
             losses[self.side].append(metrics["loss"])
             return after

@@ -155,10 +155,14 @@ def test_misbehaviour_in_replay_has_its_check(
     misdeed: str, check: str, world: World, impatient: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = hunter(world, "import sys\n" + IN_REPLAY)
-    source = spec.files["hunter"].replace(
-        "        after = super().update(state, batch)\n",
-        f"        if found():\n            {misdeed}\n        after = super().update(state, batch)\n",
-    ).replace("        if found():\n            key", "        if False:\n            key")
+    source = (
+        spec.files["hunter"]
+        .replace(
+            "        after = super().update(state, batch)\n",
+            f"        if found():\n            {misdeed}\n        after = super().update(state, batch)\n",
+        )
+        .replace("        if found():\n            key", "        if False:\n            key")
+    )
     spec = ProcedureSpec(spec.entry, {**spec.files, "hunter": source}, spec.config)
     install(world, spec, monkeypatch)
     sandbox = impatient if check == "replay.timeout" else world.sandbox

@@ -105,7 +105,9 @@ def test_stopped_twice_at_any_two_records_it_ends_the_same(
         check_whole(world, fresh(world, name, *overrides)(), weights, rewound=True)
 
 
-@pytest.mark.parametrize("target", ["run.cbor", "statement.json", "checkpoint", "weights.safetensors", "boundary-000000001"])
+@pytest.mark.parametrize(
+    "target", ["run.cbor", "statement.json", "checkpoint", "weights.safetensors", "boundary-000000001"]
+)
 def test_stopped_while_a_file_is_written(target: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from witbench.protocol import certify, prover, runfiles, snapshots
 
@@ -163,20 +165,30 @@ def test_the_start_state_is_durable_before_its_unit_is_committed(world: World) -
     assert len(seen) == 4
 
 
-def test_a_lost_start_state_is_a_refusal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("open_challenge", [True, False])
+def test_a_lost_start_state_is_a_refusal_or_ends_the_run(
+    open_challenge: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = () if open_challenge else ("protocol.p=0.0",)
+    append, seen = TapeWriter.append, [0]
+
+    def stopping(self: TapeWriter, kind: str, **fields: Any) -> bytes:
+        seen[0] += kind == "coin"
+        if seen[0] == 2:
+            raise Stop
+        return append(self, kind, **fields)
+
     with monkeypatch.context() as patch:
-        stop_after(patch, 12)
+        patch.setattr(TapeWriter, "append", stopping)
         with pytest.raises(Stop):
-            fresh(world, "run", "protocol.lag=2")()
+            fresh(world, "run", *overrides)()
     for path in (world.folder / "run" / "openings" / "snapshots").glob("*"):
         path.unlink()
-    certified = None
-    try:
-        certified = fresh(world, "run", "protocol.lag=2")()
-    except ProtocolError as error:
-        assert error.check == "run.snapshot"
+    if open_challenge:
+        assert fresh(world, "run", *overrides)().failed == "challenge.refused"
     else:
-        assert certified.failed == "challenge.refused"
+        with pytest.raises(ProtocolError, match=r"run\.snapshot: no start state was kept"):
+            fresh(world, "run", *overrides)()
 
 
 def test_a_liar_gains_nothing_by_stopping(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`train`, `bench`, `attack`, `data` and `verify` hand what they were given to the packages below."""
+"""`data` and `verify` hand what they were given to the packages below."""
 
 from __future__ import annotations
 
@@ -8,44 +8,12 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Result
-from witbench.cli import attack, bench, train
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Record calls into the packages below; the config itself is composed."""
-    made: list[tuple[Any, ...]] = []
-
-    def call(target: str, *arguments: Any, **options: Any) -> Any:
-        made.append((target, *arguments, options))
-        return list(arguments[0]) if target == "witbench.config:compose" else 1
-
-    for module in (attack, bench, train):
-        monkeypatch.setattr(module, "call", call)
-    return made
-
-
-def test_train_composes_and_passes_the_folder(calls: list[tuple[Any, ...]], witbench: Run) -> None:
-    assert witbench("train", "model=gpt_3m", "out=runs/x").status == 1
-    assert calls[1] == ("witbench.protocol.run:train_command", ["model=gpt_3m"], Path("runs/x"), {})
-
-
-def test_bench_passes_overrides_and_options(calls: list[tuple[Any, ...]], witbench: Run) -> None:
-    witbench("bench", "json=true", "seed=3")
-    options = {"out": None, "json": True, "publish": False}
-    assert calls == [("witbench.evaluation.bench:run_bench", ("seed=3",), options)]
-
-
-def test_attack_puts_its_name_first(calls: list[tuple[Any, ...]], witbench: Run) -> None:
-    witbench("attack", "substitution", "placement=burst")
-    assert calls[1][:2] == ("witbench.attacks.run:attack_command", ["attack=substitution", "placement=burst"])
 
 
 def test_data_fetch_lists_fetches_and_refuses(witbench: Run, monkeypatch: pytest.MonkeyPatch) -> None:

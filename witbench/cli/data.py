@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from witbench.cli.command import Arguments, Command
-from witbench.cli.late import call
 from witbench.registry import unknown
 
 
@@ -12,14 +11,14 @@ def run(arguments: Arguments) -> int:
     verb, *names = arguments.words
     if verb != "fetch":
         raise unknown("data", verb, ("fetch",))
-    from witbench.training.corpora import CORPORA
+    from witbench.training.corpora import CORPORA, fetch
 
     if not names:
         print("\n".join(sorted(CORPORA)))
         return 0
     if names[0] not in CORPORA:
         raise unknown("data fetch", names[0], CORPORA)
-    print(call("witbench.training.corpora:fetch", names[0]))
+    print(fetch(names[0]))
     return 0
 
 

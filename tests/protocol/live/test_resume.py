@@ -64,10 +64,8 @@ def check_whole(world: World, certified: Certified, weights: bytes, rewound: boo
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_stopped_at_any_record_it_ends_the_same(
-    variant: str, world: World, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every record in the slow run of this test; every third one otherwise."""
+def test_stopped_at_any_record_it_ends_the_same(variant: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every third record; the slow test below stops at every one."""
     overrides = VARIANTS[variant]
     whole = fresh(world, "whole", *overrides)()
     weights, size = whole.weights.read_bytes(), len(records(whole))
@@ -76,15 +74,22 @@ def test_stopped_at_any_record_it_ends_the_same(
         name = f"stopped-{count}"
         with monkeypatch.context() as patch:
             stop_after(patch, count)
-            with pytest.raises(Stop):
+            try:
                 fresh(world, name, *overrides)()
+            except Stop:
+                pass
+            else:
+                # Coins hash the tape, the run id included: this run drew fewer challenges and has fewer records.
+                assert count > size - 4
+                continue
         stopped = Certified(world.folder / name)
         if count:
             report = world.verify(stopped)
             assert report.status == "incomplete", (count, report.reason)
         certified = fresh(world, name, *overrides)()
         assert certified.resumed
-        check_whole(world, certified, weights, rewound=opening < count < size)
+        kept = len(records(certified))
+        check_whole(world, certified, weights, rewound=opening < count and kept > count)
 
 
 @pytest.mark.slow

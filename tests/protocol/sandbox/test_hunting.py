@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from witbench.training.data import Dataset
 
 from witbench.protocol.sandbox import Job, Sandbox, read_values
+from witbench.training.data import Dataset
 from witbench.training.serialize import state_from_bytes
 
 READ = """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from witbench.cli.command import JSON, OUT, Arguments, Command, Option, read_bool
 from witbench.cli.progress import progress
+from witbench.registry import unknown
 
 if TYPE_CHECKING:
     from witbench.bench.run import Result
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 def run(arguments: Arguments) -> int:
     """Train, attack, verify; prints the table. 0 when the honest certificate is accepted and nothing failed."""
+    if arguments.words:
+        return _overhead(arguments)
     from witbench.bench.run import publish, run_bench
     from witbench.evaluation.deviation import deviations
     from witbench.protocol.policy import load_trust
@@ -43,6 +46,31 @@ def run(arguments: Arguments) -> int:
     return 0 if pinned.accepted and alone.self_certified and not failed else 1
 
 
+def _overhead(arguments: Arguments) -> int:
+    """`bench overhead`: what the witness costs."""
+    from witbench.bench.overhead import measure, report
+    from witbench.config import compose
+
+    (noun,) = arguments.words
+    if noun != "overhead":
+        raise unknown("bench", noun, ("overhead",))
+    config = compose(arguments.overrides)
+    with progress("pairs of runs") as show:
+        overhead = measure(config, arguments.options["pairs"], show)
+    if arguments.options["json"]:
+        mean, low, high = overhead.interval()
+        print(json.dumps({"ratio": mean, "low95": low, "high95": high, **dataclasses.asdict(overhead)}, indent=2))
+    else:
+        print(report(config, overhead))
+    return 0
+
+
+def _read_pairs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 2:
+        raise ValueError("a whole number of at least 2")
+    return int(text)
+
+
 def _say(result: Result, deviation: str) -> None:
     honest = [summary for summary in result.summaries if summary.cell.attack == "none" and summary.rate]
     for summary in honest:
@@ -57,19 +85,22 @@ def _say(result: Result, deviation: str) -> None:
 COMMAND = Command(
     name="bench",
     summary="Train with a witness, attack the run, verify: the rate table, a certificate, Figure 5.",
-    usage="",
+    usage="[overhead]",
     run=run,
     options=(
         OUT,
         JSON,
         Option("scale", str, "full|smoke", "how much: full is the main job, smoke a tiny one", default="full"),
+        Option("pairs", _read_pairs, "N", "of `bench overhead`: interleaved pairs of runs", default=6),
         Option("publish", read_bool, "true", "copy the results into results/ of a clean working copy", default=False),
     ),
     examples=(
         ("bench", "about five minutes on two idle cores; a second run does only what is missing"),
         ("bench scale=smoke", "the same on a tiny model, in seconds"),
         ("bench json=true out=runs/mine", "the rates as JSON"),
+        ("bench overhead training.updates=32", "what the witness costs: interleaved runs with and without it"),
     ),
+    words=(0, 1),
     composes=True,
     resume="what is done is kept; the same command does only what is missing",
 )

@@ -142,7 +142,8 @@ class Trajectory:
         state = start
         for t, batch in zip(updates, batches, strict=True):
             state = trainer.train(t, state, batch)
-        end = self._committed(trainer.commit(unit, state), trainer.sketch(unit, state, key), key)
+        committed = trainer.commit(unit, state)
+        end = self._committed(committed, trainer.sketch(unit, state, key), key)
         before = self._committed(start, start, key_before) if unit > 1 else None
         keys = [step_key(run_key, t) for t in updates]
         declared = tuple(commit_batch(batch, k) for batch, k in zip(batches, keys, strict=True))
@@ -150,7 +151,7 @@ class Trajectory:
         opening = None
         if opened is not None:
             data = tuple(batch_to_bytes(batch) for batch in opened[1])
-            opening = Opening(state_to_bytes(opened[0]), data, tuple(keys), state_to_bytes(state))
+            opening = Opening(state_to_bytes(opened[0]), data, tuple(keys), state_to_bytes(committed))
         replayer = Replayer(
             DirectReplay(self._procedure, self._honest),
             self._spec.to_bytes(),

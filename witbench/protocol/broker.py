@@ -12,9 +12,9 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from witbench.errors import ProtocolError, StateError
+from witbench.errors import ProtocolError, StateError, TapeError
 from witbench.protocol.commitments import commit_state
-from witbench.protocol.comparator import Checks, Verdict
+from witbench.protocol.comparator import Checks, Verdict, sketch_from_bytes
 from witbench.protocol.encoding import f64
 from witbench.protocol.messages import (
     Broker,
@@ -29,13 +29,16 @@ from witbench.protocol.messages import (
 from witbench.protocol.records import COMPLETE, FAILED, PASSED, REJECTED, chunks
 from witbench.protocol.replayer import Challenge, Settlement
 from witbench.protocol.sandbox import Job, SandboxFailure, read_values
-from witbench.training.serialize import state_from_bytes, weights_to_bytes
+from witbench.training.serialize import state_from_bytes, state_to_bytes, weights_to_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from witbench.protocol.commitments import BatchCommitment
     from witbench.protocol.ledger import Ledger
     from witbench.protocol.runfiles import RunFiles
     from witbench.protocol.terms import Terms
+    from witbench.training.state import State
 
 
 class LocalBroker(Broker):
@@ -55,6 +58,8 @@ class LocalBroker(Broker):
         self._settling: dict[int, Future[Settlement]] = {}
         self._asked: dict[int, float] = {unit: time.monotonic() for unit in ledger.open}
         self._new: list[bytes] = []
+        # What every sketch of this run looks like; the key does not matter.
+        self._form = terms.comparator.sketch(state_from_bytes(terms.replayer.initial), bytes(32))
 
     def close(self) -> None:
         """Wait for running replays and let the thread go."""
@@ -108,6 +113,7 @@ class LocalBroker(Broker):
 
     def sketch(self, unit: int, data: bytes) -> CoinReply:
         self._expect("sketch", unit)
+        sketch_from_bytes(data, self._form)
         parts = chunks(data)
         for part, piece in enumerate(parts):
             self._append("sketch", unit=unit, part=part, parts=len(parts), data=piece)
@@ -128,15 +134,15 @@ class LocalBroker(Broker):
     def open(self, unit: int, opening: Opening | None) -> None:
         if unit not in self.ledger.open or unit in self._settling:
             raise ProtocolError("message.order", f"unit {unit} has no challenge to answer")
-        late = time.monotonic() - self._asked[unit] > self.terms.deadline
-        challenge = self._challenge(unit)
-        self._settling[unit] = self._pool.submit(self.terms.replayer.settle, challenge, None if late else opening)
+        if time.monotonic() - self._asked[unit] > self.terms.deadline:
+            opening = None
+        self._settling[unit] = self._pool.submit(self.terms.replayer.settle, self._challenge(unit), opening)
 
     def settled(self, unit: int) -> bool:
         return unit < self.ledger.current and unit not in self.ledger.open
 
     def rewind(self, boundary: int) -> tuple[bytes, ...]:
-        if self.ledger.phase in ("begin", "init", "seal", "ended") or not 0 <= boundary < self.ledger.current:
+        if self.ledger.phase in ("begin", "init", "cosign", "seal", "ended") or not 0 <= boundary < self.ledger.current:
             raise ProtocolError("message.order", f"there is no boundary {boundary} to go back to")
         self._settle_up_to(self.ledger.current)
         if boundary and boundary not in self.ledger.units:
@@ -159,7 +165,7 @@ class LocalBroker(Broker):
             parameters = commit_state(state, self.terms.comparator.manifest).parameters
             weights = hashlib.sha256(weights_to_bytes(state)).digest()
             checks.require("final.weights", weights == opening.weights, "the published file is not the final state's")
-            self._append_evaluation(checks, opening)
+            self._append_evaluation(checks, state, opening.evaluation)
         except ProtocolError as error:
             self._append_final(REJECTED, checks.verdict(error), parameters, weights)
             self._end(error)
@@ -192,7 +198,11 @@ class LocalBroker(Broker):
             raise ProtocolError("message.order", f"a message for {phase} came where {awaited} is awaited")
 
     def _append(self, kind: str, **fields: Any) -> None:
-        self._new.append(self.files.tape.append(kind, **fields))
+        try:
+            raw = self.files.tape.append(kind, **fields)
+        except TapeError as error:
+            raise ProtocolError("message.form", error.reason) from None
+        self._new.append(raw)
         self.ledger.feed({"kind": kind, **fields}, self.files.head())
 
     def _flush(self) -> tuple[bytes, ...]:
@@ -229,13 +239,16 @@ class LocalBroker(Broker):
             isolation=self.terms.replayer.sandbox.isolation,
         )
 
-    def _append_evaluation(self, checks: Checks, opening: FinalOpening) -> None:
-        job = Job.evaluate(self.terms.replayer.procedure, opening.state, self.terms.evaluation_set)
+    def _append_evaluation(self, checks: Checks, state: State, claimed: Mapping[str, float]) -> None:
+        if not all(type(value) is float for value in claimed.values()):
+            raise ProtocolError("evaluation.value", "the shown evaluation is not floats by name")
+        # Serialised anew: the worker's own bytes could carry the answer into the sandbox.
+        job = Job.evaluate(self.terms.replayer.procedure, state_to_bytes(state), self.terms.evaluation_set)
         try:
             values = read_values(self.terms.replayer.sandbox.run(job))
         except SandboxFailure as error:
             raise ProtocolError("evaluation.value", f"{error.kind}: {error.detail}") from None
-        shown = {name: f64(value) for name, value in opening.evaluation.items()}
+        shown = {name: f64(value) for name, value in claimed.items()}
         same = shown == {name: f64(value) for name, value in values.items()}
         self._append(
             "evaluation",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from witbench.errors import ProtocolError, StateError
+from witbench.errors import ProtocolError
 from witbench.kernels.digest import state_roots
 from witbench.kernels.manifest import full_view
 from witbench.protocol import merkle
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
     from witbench.kernels.base import Manifest
     from witbench.training.state import Batch, State
+
+
+KEY_BYTES = 32
+"""Length of every key on the salt ladder."""
 
 
 def step_key(run_key: bytes, t: int) -> bytes:
@@ -44,7 +48,7 @@ def content_hash(tokens: Tensor) -> bytes:
 
 
 def _raw(tensor: Tensor) -> bytes:
-    array: np.ndarray = tensor.contiguous().view(torch.uint8).numpy() if tensor.dim() else tensor.numpy()
+    array: np.ndarray = tensor.reshape(-1).view(torch.uint8).numpy()
     return array.tobytes()
 
 
@@ -127,12 +131,15 @@ def same_batch(a: Batch, b: Batch) -> bool:
 def check_batch(batch: Batch) -> None:
     """Refuse a batch with parts that its commitment would not bind. Raises ProtocolError (`open.leaf`).
 
-    Rows and fields must fit together, what lies beyond a row's length must be zero and must not count in the loss.
+    There is a target, rows and fields fit together, and what lies beyond a row's length is zero and does not count in
+    the loss.
     """
     rows, width = batch.tokens.shape
     mask = batch.sequence_fields.get("loss_mask")
     if mask is None or tuple(mask.shape) != (rows, width - 1) or tuple(batch.lengths.shape) != (rows,):
         raise ProtocolError("open.leaf", "the opened batch's tokens, lengths and loss mask differ in shape")
+    if rows < 1 or width < 2:
+        raise ProtocolError("open.leaf", "the opened batch has no targets")
     beyond = torch.arange(width)[None, :] >= batch.lengths[:, None]
     if bool(((batch.lengths < 0) | (batch.lengths > width)).any()) or bool(batch.tokens[beyond].any()):
         raise ProtocolError("open.leaf", "the opened batch holds tokens beyond a row's length")
@@ -142,12 +149,3 @@ def check_batch(batch: Batch) -> None:
         raise ProtocolError("open.leaf", "a per-sequence field of the opened batch does not have one row per sequence")
     if any(sum(split) != rows for split in batch.batch_fields.values()):
         raise ProtocolError("open.leaf", "a batch-level split of the opened batch does not add up to its rows")
-
-
-def fits(state: State, manifest: Manifest) -> str | None:
-    """Why a state does not fit a manifest, or None when it does."""
-    try:
-        full_view(manifest, state.real)
-    except StateError as error:
-        return str(error)
-    return None

@@ -55,6 +55,8 @@ def sketch_from_bytes(data: bytes, like: Sketch) -> Sketch:
         if not wanted or len(entry[1]) != size:
             raise ProtocolError("sketch.form", f"group {group} must hold {expected.numel()} values of {dtype}")
         values[group] = torch.frombuffer(bytearray(entry[1]), dtype=expected.dtype)
+        if not bool(torch.isfinite(values[group]).all()):
+            raise ProtocolError("sketch.form", f"group {group} holds values that are not finite")
     return Sketch(values, like.unit_bits)
 
 

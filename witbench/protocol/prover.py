@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from witbench.protocol.terms import Terms
 from witbench.protocol.tolerances import tolerances
 from witbench.registry import SKETCHES, build
 from witbench.training.data import load_data
-from witbench.training.serialize import state_from_bytes
+from witbench.training.serialize import state_from_bytes, state_to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -139,8 +140,14 @@ class LocalProver(Prover):
         tau, calibration = tolerances(config.tolerance, group_names(manifest))
         comparator = Comparator(design, manifest, switches.tolerance, tau)
         training, evaluation = load_data(config.data)
-        if (training.root, evaluation.root) != (registration.dataset_root, registration.evaluation_root):
-            raise ProtocolError("register.dataset", "the prover's own copy of the data has another root")
+        own = (training.root, len(training), training.dtype, evaluation.root)
+        if own != (
+            registration.dataset_root,
+            registration.dataset_tokens,
+            registration.dataset_dtype,
+            registration.evaluation_root,
+        ):
+            raise ProtocolError("register.dataset", "the prover's own copy of the data is another one")
         replayer = Replayer(
             self._sandbox,
             registration.procedure,
@@ -155,7 +162,7 @@ class LocalProver(Prover):
             coin_threshold(config.protocol.p),
             plan,
             config.protocol.lag,
-            config.protocol.deadline_s,
+            math.ceil(config.protocol.deadline_s),
             comparator,
             replayer,
             evaluation,
@@ -192,13 +199,13 @@ class LocalProver(Prover):
     def _initial(self, procedure: bytes, seed: int, config: RunConfig) -> tuple[bytes, Manifest]:
         """The prover's own S_0, serialised, and its manifest."""
         try:
-            initial = bytes(self._sandbox.run(Job.init(procedure, seed)))
-            manifest = build_manifest(state_from_bytes(initial).real, config.sketch.groups)
+            initial = state_from_bytes(self._sandbox.run(Job.init(procedure, seed)))
+            manifest = build_manifest(initial.real, config.sketch.groups)
         except SandboxFailure as error:
             raise ProtocolError("init.digest", f"init gave no state ({error.kind}): {error.detail}") from None
         except StateError as error:
             raise ProtocolError("init.digest", f"init gave no state: {error}") from None
-        return initial, manifest
+        return state_to_bytes(initial), manifest
 
 
 def _opening_records(
@@ -245,7 +252,7 @@ def _opening_records(
         "anchor": beacon.anchor,
         "reveals": beacon.length,
         "lag": terms.lag,
-        "deadline": int(terms.deadline),
+        "deadline": terms.deadline,
         "broker_key": broker_key,
         "trainer_key": registration.trainer_key,
         "threads": config.training.threads,

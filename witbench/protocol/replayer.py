@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from witbench.errors import DataError, ProtocolError, StateError
-from witbench.protocol.commitments import BatchCommitment, check_batch, commit_batch, same_batch
+from witbench.protocol.commitments import KEY_BYTES, BatchCommitment, check_batch, commit_batch, same_batch
 from witbench.protocol.comparator import Checks, Committed, Comparator, Verdict
 from witbench.protocol.sandbox import Job, SandboxFailure
-from witbench.training.serialize import batch_from_bytes, batch_to_bytes, state_from_bytes
+from witbench.training.serialize import batch_from_bytes, batch_to_bytes, state_from_bytes, state_to_bytes
 
 if TYPE_CHECKING:
     from witbench.protocol.messages import Opening
@@ -116,8 +116,7 @@ class Replayer:
             if self.both:
                 end = _state(opening.end or b"", "open.end.digest")
                 self.comparator.check_exact_distances(checks, replayed, end, challenge.end)
-            changed = self._replay(start, change_one_token(batches, challenge.draw, self.dataset.vocab))
-            yardstick = self.comparator.yardstick(replayed, changed, challenge.end.key)
+            yardstick = self._yardstick(challenge, start, batches, replayed)
         except ProtocolError as error:
             return Settlement(checks.verdict(error), attempts)
         return Settlement(checks.verdict(), attempts, yardstick)
@@ -127,11 +126,13 @@ class Replayer:
             return self.initial
         state = _state(opening.start, "open.digest")
         self.comparator.check_opened(checks, "open", state, challenge.start)
-        return opening.start
+        # Never the worker's own bytes: beside the committed values they could carry the answer into the sandbox.
+        return state_to_bytes(state)
 
     def _opened_batches(self, checks: Checks, challenge: Challenge, opening: Opening) -> list[Batch]:
         counts = {len(opening.batches), len(opening.step_keys), len(challenge.updates)}
-        checks.require("open.leaf", len(counts) == 1, "not one batch and one step key per update of the unit")
+        counted = len(counts) == 1 and all(len(key) == KEY_BYTES for key in opening.step_keys)
+        checks.require("open.leaf", counted, "not one batch and one step key per update of the unit")
         try:
             batches = [batch_from_bytes(data) for data in opening.batches]
         except DataError as error:
@@ -148,9 +149,18 @@ class Replayer:
     def _due(self, t: int) -> Batch:
         job = Job.batch(self.procedure, self.dataset, self.order_seed, t)
         try:
-            return batch_from_bytes(self.sandbox.run(job))
-        except (SandboxFailure, DataError) as error:
+            batch = batch_from_bytes(self.sandbox.run(job))
+            check_batch(batch)
+            return batch
+        except (SandboxFailure, DataError, ProtocolError) as error:
             raise ProtocolError("declare.order", f"the procedure gave no batch for update {t}: {error}") from None
+
+    def _yardstick(self, challenge: Challenge, start: bytes, batches: list[Batch], replayed: State) -> dict[str, float]:
+        changed = self._replay(start, change_one_token(batches, challenge.draw, self.dataset.vocab))
+        try:
+            return self.comparator.yardstick(replayed, changed, challenge.end.key)
+        except StateError as error:
+            raise ProtocolError("replay.yardstick", f"with one token changed: {error}") from None
 
     def _replay(self, start: bytes, batches: list[Batch]) -> State:
         job = Job.update(self.procedure, start, [batch_to_bytes(batch) for batch in batches])

@@ -34,7 +34,7 @@ class Terms:
     threshold: int
     plan: Plan
     lag: int
-    deadline: float
+    deadline: int
     comparator: Comparator
     replayer: Replayer
     evaluation_set: Dataset

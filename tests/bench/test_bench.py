@@ -118,6 +118,13 @@ def test_a_killed_bench_goes_on(overrides: list[str], result: bench_run.Result, 
         assert mine.rate == theirs.rate
 
 
+def test_a_kept_run_that_ended_before_its_row_was_written(overrides: list[str], tmp_path: Path) -> None:
+    plan = make_plan("smoke", overrides)
+    trial = next(t for t in plan.trials if t.estimator == "raw" and not t.amount)
+    first, again = (RunWork(trial.key, trial.config, tmp_path / "kept")() for _ in range(2))
+    assert (first.detected, first.check) == (again.detected, again.check) == (False, None)
+
+
 def test_what_it_prints(
     result: bench_run.Result, overrides: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

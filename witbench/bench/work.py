@@ -19,7 +19,7 @@ from witbench.attacks.base import Outcome, Scene, drawn, lenient
 from witbench.attacks.branches import Trajectory
 from witbench.attacks.substitution import Substitution
 from witbench.config import NO_ATTACK, RunConfig
-from witbench.protocol.certify import WitnessedRun
+from witbench.protocol.certify import WitnessedRun, ended
 from witbench.protocol.prover import Home
 from witbench.protocol.sandbox import Sandbox
 from witbench.protocol.snapshots import write_durably
@@ -106,9 +106,11 @@ class RunWork:
 def honest(scene: Scene) -> Outcome:
     """An honest run, judged like an attacked one: detected means rejected."""
     began = time.monotonic()
-    certified = WitnessedRun(
+    run = WitnessedRun(
         scene.config, scene.folder, scene.home, scene.sandbox, scene.spec, draw=scene.draw, secret=scene.secret
-    )()
+    )
+    # A kept run may have ended just before the process that was to write its row was killed.
+    certified = ended(scene.folder) or run()
     check = certified.failed
     if check is None:
         report = verify(certified.cert, scene.home.key.public_key, lenient(scene.config), certified.weights)

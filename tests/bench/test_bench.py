@@ -111,6 +111,7 @@ def test_a_killed_bench_goes_on(overrides: list[str], result: bench_run.Result, 
     with rows.open("ab") as file:
         file.write(b'{"torn": ')
     done = run_bench("smoke", overrides, tmp_path / "b", silent)
+    assert [row.error for row in read_rows([rows]).values() if row.error] == []
     kept = ("cell", "theory", "check", "clusters", "errors")
     for mine, theirs in zip(done.summaries, result.summaries, strict=True):
         for name in kept:
@@ -118,10 +119,14 @@ def test_a_killed_bench_goes_on(overrides: list[str], result: bench_run.Result, 
         assert mine.rate == theirs.rate
 
 
-def test_a_kept_run_that_ended_before_its_row_was_written(overrides: list[str], tmp_path: Path) -> None:
+def test_a_kept_run_that_was_cut_short_at_either_end(overrides: list[str], tmp_path: Path) -> None:
     plan = make_plan("smoke", overrides)
     trial = next(t for t in plan.trials if t.estimator == "raw" and not t.amount)
     first, again = (RunWork(trial.key, trial.config, tmp_path / "kept")() for _ in range(2))
+    (tmp_path / "kept" / "run" / "prover" / "run.cbor").unlink()
+    (tmp_path / "kept" / "run" / "cert" / "checkpoint").unlink()
+    once_more = RunWork(trial.key, trial.config, tmp_path / "kept")()
+    assert (once_more.detected, once_more.check) == (False, None), "a start cut short begins again"
     assert (first.detected, first.check) == (again.detected, again.check) == (False, None)
 
 

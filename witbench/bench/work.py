@@ -83,6 +83,10 @@ class RunWork:
     def __call__(self) -> Outcome:
         """Run and grade."""
         if self.keep is not None:
+            if not (self.keep / "run" / "prover" / "run.cbor").exists():
+                # Killed between entering the run in the registry and keeping what was drawn for it: nothing to go on
+                # from, and a repeatable trial would draw the same run id again.
+                shutil.rmtree(self.keep, ignore_errors=True)
             return self._in(self.keep)
         scratch = Path(tempfile.mkdtemp(prefix="witbench-"))
         try:

@@ -154,7 +154,7 @@ def test_overrides_that_the_bench_sets_itself_are_refused() -> None:
         make_plan("huge", [])
 
 
-def test_the_full_plan_is_what_the_issue_of_rates_needs() -> None:
+def test_the_full_plan_has_hundreds_of_trials_and_a_key_of_its_own() -> None:
     plan = make_plan("full", [])
     conditional = [t for t in plan.trials if t.estimator == "conditional" and t.amount]
     assert len(conditional) >= 300

@@ -104,6 +104,18 @@ def test_token_files_as_nanogpt_writes_them(tmp_path: Path) -> None:
     assert [len(side) for side in both] == [1000, 10]
 
 
+def test_a_token_beyond_the_models_vocabulary_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokens.bin").write_bytes(np.arange(1000, dtype="<u2").tobytes())
+    choice = Choice("bin", str(tmp_path / "tokens.bin"), "uint16", 0.1)
+    with pytest.raises(
+        DataError, match=r"model\.vocab=256: the data holds token 999; set model\.vocab to at least 1000"
+    ):
+        load_data(choice, 256)
+    training, _ = load_data(choice, 1000)
+    assert training.vocab == 1000
+    assert training.root != load_data(choice)[0].root
+
+
 def test_a_dataset_outlives_the_descriptor_it_came_from(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"some tokens")
     fd = os.open(tmp_path / "a", os.O_RDONLY)

@@ -102,7 +102,7 @@ class Trajectory:
         self._seed, self._order = seeds
         self._spec = spec or builtin_spec(config.procedure_plain())
         self._procedure = procedure_from(self._spec)
-        self._data = (*load_data(config.data), self._order)
+        self._data = (*load_data(config.data, config.model.vocab), self._order)
         self._honest = Trainer(self._procedure, *self._data)
         self._switches = Switches.from_names(config.switch_names())
         self._design = build(SKETCHES, config.sketch.name, config.sketch.params)

@@ -92,7 +92,9 @@ class _Clock:
 
 def _plain(config: RunConfig) -> Sequence[float]:
     clock = _Clock()
-    trainer = Trainer(procedure_from(builtin_spec(config.procedure_plain())), *load_data(config.data), bytes(32))
+    trainer = Trainer(
+        procedure_from(builtin_spec(config.procedure_plain())), *load_data(config.data, config.model.vocab), bytes(32)
+    )
     run_units(trainer, None, Plan(config.training.updates, config.protocol.unit), trainer.start(0), progress=clock)
     return clock.times()
 
@@ -110,7 +112,7 @@ def _witnessed(config: RunConfig) -> Sequence[float]:
 def _parts(config: RunConfig) -> dict[str, float]:
     """Median seconds of each part of a unit, measured alone on a state of the configuration."""
     procedure = procedure_from(builtin_spec(config.procedure_plain()))
-    training, _ = load_data(config.data)
+    training, _ = load_data(config.data, config.model.vocab)
     batch = procedure.batch(training, bytes(32), 0)
     state = procedure.update(procedure.init(0), batch)
     manifest = build_manifest(state.real, config.sketch.groups)

@@ -146,7 +146,7 @@ class WitnessedRun:
         config = self.config
         set_deterministic(config.training.threads)
         spec = self.spec or builtin_spec(config.procedure_plain())
-        training, evaluation = load_data(config.data)
+        training, evaluation = load_data(config.data, config.model.vocab)
         prover = LocalProver(self.home, self.folder, self.sandbox, self.draw)
         signer, run_secret = self._secrets()
         resumed = (self.folder / "prover" / "run.cbor").exists()

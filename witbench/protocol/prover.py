@@ -33,7 +33,7 @@ from witbench.protocol.tape import TapeWriter
 from witbench.protocol.terms import Terms
 from witbench.protocol.tolerances import tolerances
 from witbench.registry import SKETCHES, build
-from witbench.training.data import load_data
+from witbench.training.data import BIN, load_data
 from witbench.training.serialize import state_from_bytes, state_to_bytes
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ LIBRARIES = ("torch", "numpy", "safetensors", "blake3")
 
 BYTE_TOKENIZER = hashlib.sha256(b"witbench/tokenizer/bytes/v0\n").digest()
 """Digest of the tokenizer that takes each byte for a token."""
+NO_TOKENIZER = hashlib.sha256(b"witbench/tokenizer/none/v0\n").digest()
+"""Stands for the tokenizer of data that came as tokens (`data=bin`): the certificate speaks of tokens alone."""
 
 
 class Home:
@@ -139,7 +141,7 @@ class LocalProver(Prover):
         initial, manifest = self._initial(registration.procedure, drawn["init_seed"], config)
         tau, calibration = tolerances(config.tolerance, group_names(manifest))
         comparator = Comparator(design, manifest, switches.tolerance, tau)
-        training, evaluation = load_data(config.data)
+        training, evaluation = load_data(config.data, config.model.vocab)
         own = (training.root, len(training), training.dtype, evaluation.root)
         if own != (
             registration.dataset_root,
@@ -237,7 +239,7 @@ def _opening_records(
         "updates": terms.plan.updates,
         "unit": terms.plan.unit,
         "evaluation_root": registration.evaluation_root,
-        "tokenizer": BYTE_TOKENIZER,
+        "tokenizer": NO_TOKENIZER if config.data.name == BIN else BYTE_TOKENIZER,
         "sketch": {
             "name": config.sketch.name,
             "config": json.dumps({**config.sketch.params, "groups": config.sketch.groups}, sort_keys=True),

@@ -92,17 +92,28 @@ class Dataset:
         return hashlib.sha256(header + merkle_root(leaves)).digest()
 
 
-def load_data(choice: DataChoice) -> tuple[Dataset, Dataset]:
+def load_data(choice: DataChoice, vocab: int | None = None) -> tuple[Dataset, Dataset]:
     """The training and the held-out data of a configuration.
 
+    Args:
+        choice: which data.
+        vocab: vocabulary of the model that is to read it; all values of the token type when None.
+
     Raises:
-        DataError: there is no such data, or not enough; the message says what to do.
+        DataError: there is no such data, not enough, or a token beyond the vocabulary; the message says what to do.
     """
-    if choice.name == BIN:
-        return _bin(choice)
-    if choice.dtype != "uint8":
+    if choice.name != BIN and choice.dtype != "uint8":
         raise DataError(f"data.dtype={choice.dtype}: text is read as bytes; only data=bin has other tokens")
-    return _built(_documents(choice), choice.held_out)
+    sides = _bin(choice) if choice.name == BIN else _built(_documents(choice), choice.held_out)
+    if vocab is None:
+        return sides
+    largest = max(int(side.tokens.max()) for side in sides)
+    if largest >= vocab:
+        raise DataError(
+            f"model.vocab={vocab}: the data holds token {largest}; set model.vocab to at least {largest + 1}"
+        )
+    training, held_out = (Dataset(side.path, side.dtype, vocab) for side in sides)
+    return training, held_out
 
 
 def cache_folder() -> Path:

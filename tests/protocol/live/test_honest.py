@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from witbench.protocol.encoding import f64_from
@@ -88,7 +89,7 @@ def test_the_witness_changes_no_bit(world: World) -> None:
             losses[self.side].append(metrics["loss"])
             return after
 
-    plain = Listening(procedure, *load_data(config.data), genesis["order"]["seed"])
+    plain = Listening(procedure, *load_data(config.data, config.model.vocab), genesis["order"]["seed"])
     plain.side = 0
     state = run_units(plain, None, Plan(6, 1), plain.start(genesis["init_seed"]))
     assert weights_to_bytes(state) == certified.weights.read_bytes()
@@ -135,3 +136,13 @@ def test_terms_that_a_verifier_refuses(world: World, tmp_path: Path) -> None:
     report = world.verify(huge, Policy(switches=switches))
     assert not report.accepted
     assert report.check == "policy.tau"
+
+
+def test_token_files_with_a_vocabulary_of_their_own(world: World) -> None:
+    """Yardsticks replace tokens within the model's vocabulary, however wide the file's token type is."""
+    tokens = np.random.default_rng(0).integers(0, 300, 4000).astype("<u2")
+    (world.folder / "tokens.bin").write_bytes(tokens.tobytes())
+    data = ("data=bin", f"data.path={world.folder / 'tokens.bin'}", "data.dtype=uint16", "model.vocab=300")
+    certified = world.run(world.config(*data))
+    assert certified.failed is None, certified.detail
+    assert world.verify(certified).accepted

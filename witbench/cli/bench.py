@@ -39,7 +39,7 @@ def run(arguments: Arguments) -> int:
         _say(result, deviations(result.summaries))
         line = f"witbench verify {shlex.quote(str(result.cert))}"
         print(f"{line} trust={shlex.quote(str(result.pinned))}\n    {pinned.status}")
-        print(f"{line}\n    {alone.status}: {alone.reason}")
+        print(f"{line}\n    {alone.reason or alone.status}")
         if published:
             print(f"published  {published}")
     failed = any(summary.errors for summary in result.summaries)

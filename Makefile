@@ -13,10 +13,11 @@ help: ## list the targets
 
 install: $(STAMP) ## build .venv and install witbench into it, editable
 
-# The build backend goes into the environment and builds without isolation, so once installed nothing is fetched again.
+# Build backends go into the environment and build without isolation, so once installed nothing is fetched again:
+# ours, and setuptools for hydra's ANTLR runtime, which has no wheel.
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt "scikit-build-core>=1.0,<2"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "scikit-build-core>=1.0,<2" "setuptools>=70.1,<90"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable ".[dev]"
 	@touch $@
 

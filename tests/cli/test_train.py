@@ -44,8 +44,19 @@ def start(place: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "witbench", "train", *OVERRIDES, "data.path=texts", "out=run", *more]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     return subprocess.Popen(
-        command, cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
+
+
+def heed_interrupts() -> None:
+    """Undo that a shell without job control makes what it runs in the background ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for_records(place: Path, size: int, process: subprocess.Popen[str]) -> None:

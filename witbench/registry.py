@@ -172,7 +172,16 @@ SKETCHES: Registry[Any] = Registry(
 )
 
 ATTACKS: Registry[Any] = Registry(
-    "attack", {"substitution": "witbench.attacks.substitution:Substitution"}, group="witbench.attacks"
+    "attack",
+    {
+        "substitution": "witbench.attacks.substitution:Substitution",
+        "insertion": "witbench.attacks.insertion:Insertion",
+        "deletion": "witbench.attacks.deletion:Deletion",
+        "reorder": "witbench.attacks.reorder:Reorder",
+        "poison": "witbench.attacks.poison:Poison",
+        "procedure_trojan": "witbench.attacks.procedure_trojan:ProcedureTrojan",
+    },
+    group="witbench.attacks",
 )
 
 PLACEMENTS: Registry[Any] = Registry(
@@ -181,6 +190,13 @@ PLACEMENTS: Registry[Any] = Registry(
 )
 
 PROTOCOLS: Registry[Mapping[str, object]] = Registry(
-    "protocol", {"witness": {}, "unchecked": {"p": 0.0}}, group="witbench.protocols"
+    "protocol",
+    {
+        "witness": {},
+        "unchecked": {"p": 0.0},
+        "unordered": {"switches": {"order": "free"}},
+        "parentless_chain": {"switches": {"chain": "parentless"}},
+    },
+    group="witbench.protocols",
 )
 """Preset -> what it changes in the group `protocol` of the reference preset."""

@@ -11,7 +11,7 @@ import copy
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
@@ -20,10 +20,13 @@ import numpy as np
 
 from witbench.errors import ConfigError
 from witbench.protocol.certify import Certified, WitnessedRun
+from witbench.protocol.ledger import Plan
 from witbench.protocol.policy import Policy
 from witbench.protocol.trainer import Trainer
 from witbench.protocol.verifier import verify
-from witbench.registry import PLACEMENTS, build
+from witbench.registry import PLACEMENTS, build, unknown
+from witbench.schema import require
+from witbench.training.source import builtin_spec
 
 if TYPE_CHECKING:
     from witbench.attacks.placement import Placement, Positions
@@ -108,9 +111,11 @@ class Attack(ABC):
     Attributes:
         coin_oblivious: whether the attack acts the same whatever the coins show; only then may its rate be estimated
             unit by unit.
+        claimed: whether the protocol claims to detect it at all.
     """
 
     coin_oblivious: ClassVar[bool] = False
+    claimed: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, scene: Scene) -> Evidence:
@@ -143,62 +148,123 @@ def lenient(config: RunConfig) -> Policy:
 class MaliciousTrainer(Trainer, Attack):
     """An honest trainer that overrides the steps in which it lies. Knobs are keyword arguments of `__init__`.
 
-    `bind` makes the trainer of one run from it; a step finds what it needs in `positions` and `random`.
+    `bind` makes the trainer of one run from it; a step finds what it needs in `positions`, `plan` and `random`.
+
+    Attributes:
+        positions: touched update -> touched places, target positions unless `places` says otherwise.
+        plan: updates and units of the run.
+        random: the attacker's randomness.
+        achieved: update -> tokens that its lie really concerned, as far as the run came; an edit without effect is
+            none.
     """
 
     positions: Positions
+    plan: Plan
     random: np.random.Generator
+    achieved: dict[int, int]
+
+    @property
+    def label(self) -> str:
+        """What rows and figures call the attack: its module's name, and its route where it has several."""
+        return type(self).__module__.rpartition(".")[2]
 
     @abstractmethod
     def amount(self) -> int:
-        """Target positions that the placement has to pick."""
+        """Places that the placement has to pick."""
+
+    def places(self, sequences: int, context: int) -> int:
+        """Places of one update that a placement picks from: its target positions."""
+        return sequences * context
 
     @final
-    def bind(self, positions: Positions, random: np.random.Generator, procedure: Procedure, *data: Any) -> Self:
+    def bind(
+        self, positions: Positions, plan: Plan, random: np.random.Generator, procedure: Procedure, *data: Any
+    ) -> Self:
         """This attack as the trainer of one run; `data` is what Trainer takes beside the procedure."""
         bound = copy.copy(self)
         Trainer.__init__(bound, procedure, *data)
-        bound.positions, bound.random = positions, random
+        bound.positions, bound.plan, bound.random = positions, plan, random
+        bound.achieved = {}
         return bound
 
-    def payload(self) -> dict[str, float]:
-        """What was achieved in the run that this trainer was bound to."""
-        return {"tokens": float(sum(map(len, self.positions.values()))), "updates": float(len(self.positions))}
+    def publish_source(self, spec: ProcedureSpec, vocab: int) -> ProcedureSpec:
+        """The procedure that the trainer hands to the prover and trains with; the honest one unless that is the lie."""
+        return spec
+
+    def lies(self, positions: Positions) -> dict[int, int]:
+        """Update -> tokens of it that are lied about, for given positions: what a coin on its unit can show."""
+        return {t: len(touched) for t, touched in positions.items()}
+
+    def payload(self, final: State) -> dict[str, float]:
+        """What was achieved in the run that this trainer was bound to, given the state it ended in."""
+        return {"tokens": float(sum(self.achieved.values())), "updates": float(sum(map(bool, self.achieved.values())))}
 
     @final
     def run(self, scene: Scene) -> Evidence:
         """Train under the witness, lying where the attack lies."""
         config = scene.config
         placement: Placement = build(PLACEMENTS, config.placement.name, config.placement.params)
-        tokens = config.training.sequences * config.model.context
-        shape = (tokens, config.training.updates, config.protocol.unit)
+        places = self.places(config.training.sequences, config.model.context)
+        shape = (places, config.training.updates, config.protocol.unit)
         positions = placement.draw(self.amount(), *shape, scene.generator("placement"))
+        plan = Plan(config.training.updates, config.protocol.unit)
+        spec = self.publish_source(scene.spec or builtin_spec(config.procedure_plain()), config.model.vocab)
         made: list[MaliciousTrainer] = []
 
         def trainer(procedure: Procedure, *data: Any) -> Trainer:
-            made.append(self.bind(positions, scene.generator("trainer"), Counting(procedure), *data))
+            made.append(self.bind(positions, plan, scene.generator("trainer"), Counting(procedure), *data))
             return made[0]
 
-        witnessed = WitnessedRun(
-            config, scene.folder, scene.home, scene.sandbox, scene.spec, trainer, scene.draw, scene.secret
-        )
-        certified = witnessed()
+        certified = WitnessedRun(
+            config, scene.folder, scene.home, scene.sandbox, spec, trainer, scene.draw, scene.secret
+        )()
         counting = made[0].procedure
         if not isinstance(counting, Counting):
             raise ConfigError("an attack must not replace the procedure it was bound to")
-        return Evidence(certified, made[0].payload(), counting.gradients)
+        gradients = counting.gradients
+        return Evidence(certified, made[0].payload(counting.last), gradients)
+
+
+def at_least_one(key: str, value: int) -> int:
+    """A knob that counts something. Raises ConfigError below 1."""
+    require(type(value) is int and value >= 1, key, value, "a whole number of at least 1")
+    return value
+
+
+def one_of(key: str, value: str, allowed: Sequence[str]) -> str:
+    """A knob that names a choice. Raises ConfigError for another one."""
+    if value not in allowed:
+        raise unknown(key, value, allowed)
+    return value
+
+
+def scoring(procedure: Procedure, attack: str) -> Callable[[State, Batch], float]:
+    """The procedure's `loss(state, batch)`. Raises ConfigError when it has none."""
+    loss: Callable[[State, Batch], float] | None = getattr(procedure, "loss", None)
+    if loss is None:
+        raise ConfigError(f"attack={attack}: needs a procedure with loss(state, batch), the mean loss of a batch")
+    return loss
 
 
 class Counting:
-    """A procedure that counts gradient evaluations: one an update."""
+    """A procedure that counts gradient evaluations, one an update, and remembers the last state it gave.
+
+    What the procedure has beside the four functions of one, such as `loss`, is reached through it.
+    """
+
+    last: State
 
     def __init__(self, procedure: Procedure) -> None:
         self._procedure = procedure
         self.gradients = 0
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._procedure, name)
+
     def init(self, seed: int) -> State:
         """See Procedure."""
-        return self._procedure.init(seed)
+        self.last = self._procedure.init(seed)
+        return self.last
 
     def batch(self, dataset: Dataset, order_seed: bytes, t: int) -> Batch:
         """See Procedure."""
@@ -207,7 +273,8 @@ class Counting:
     def update(self, state: State, batch: Batch) -> State:
         """See Procedure."""
         self.gradients += 1
-        return self._procedure.update(state, batch)
+        self.last = self._procedure.update(state, batch)
+        return self.last
 
     def evaluate(self, state: State, dataset: Dataset) -> dict[str, float]:
         """See Procedure."""

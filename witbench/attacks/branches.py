@@ -27,7 +27,7 @@ from witbench.training.serialize import batch_from_bytes, batch_to_bytes, state_
 from witbench.training.source import builtin_spec, procedure_from
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -72,14 +72,16 @@ class Judged:
 
     Attributes:
         detected: whether a check failed.
+        tokens: tokens that the lie really concerned; 0 when it had no effect.
         check: the first failing check, or None.
-        distance: largest sketch distance over the groups; 0 when it was not reached.
+        distances: group -> sketch distance of the replayed state; empty when that check was not reached.
         seconds: wall time of the branch, replay included.
     """
 
     detected: bool
+    tokens: int
     check: str | None
-    distance: float
+    distances: Mapping[str, float]
     seconds: float
 
 
@@ -134,8 +136,9 @@ class Trajectory:
     def judge(self, attack: MaliciousTrainer, unit: int, positions: Positions, random: np.random.Generator) -> Judged:
         """Run one unit with the attack in it, from the honest state before it, and settle it as a challenge."""
         began = time.monotonic()
-        start = self._kept[unit - 1]
-        trainer = attack.bind(positions, random, self._procedure, *self._data)
+        boundary = self._kept[unit - 1]
+        trainer = attack.bind(positions, self.plan, random, self._procedure, *self._data)
+        start = trainer.enter(unit, boundary)
         run_key, key_before, key = random.bytes(32), random.bytes(32), random.bytes(32)
         updates = self.plan.updates_of(unit)
         batches = [trainer.declare(t) for t in updates]
@@ -144,7 +147,9 @@ class Trajectory:
             state = trainer.train(t, state, batch)
         committed = trainer.commit(unit, state)
         end = self._committed(committed, trainer.sketch(unit, state, key), key)
-        before = self._committed(start, start, key_before) if unit > 1 else None
+        before = self._committed(boundary, boundary, key_before) if unit > 1 else None
+        if self._switches.chain.own_start:
+            before = self._committed(start, start, key_before)
         keys = [step_key(run_key, t) for t in updates]
         declared = tuple(commit_batch(batch, k) for batch, k in zip(batches, keys, strict=True))
         opened = trainer.open(unit, start, batches)
@@ -158,13 +163,13 @@ class Trajectory:
             self._comparator,
             self._data[0],
             self._order,
-            state_to_bytes(start),
-            self._switches.opening.end,
+            state_to_bytes(boundary),
+            self._switches,
         )
         challenge = Challenge(unit, updates, before, end, declared, random.bytes(32))
         verdict = replayer.settle(challenge, opening).verdict
-        distance = max(verdict.distances.values(), default=0.0)
-        return Judged(not verdict.passed, verdict.failed, distance, time.monotonic() - began)
+        tokens = sum(trainer.achieved.values())
+        return Judged(not verdict.passed, tokens, verdict.failed, verdict.distances, time.monotonic() - began)
 
     def _committed(self, committed: State, sketched: State, key: bytes) -> Committed:
         commitment = commit_state(committed, self._manifest)

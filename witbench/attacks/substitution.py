@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from witbench.attacks.base import MaliciousTrainer
-from witbench.errors import ConfigError
+from witbench.attacks.base import MaliciousTrainer, at_least_one
+from witbench.attacks.batches import cells
 
 if TYPE_CHECKING:
     from witbench.training.state import Batch, State
@@ -30,9 +30,7 @@ class Substitution(MaliciousTrainer):
     coin_oblivious = True
 
     def __init__(self, *, tokens: int = 1) -> None:
-        if tokens < 1:
-            raise ConfigError(f"attack.tokens={tokens}: at least 1")
-        self.tokens = tokens
+        self.tokens = at_least_one("attack.params.tokens", tokens)
 
     def amount(self) -> int:
         """Target positions that the placement has to pick."""
@@ -46,12 +44,11 @@ class Substitution(MaliciousTrainer):
         positions = self.positions.get(t)
         if not positions:
             return declared
-        context = declared.tokens.shape[1] - 1
-        flat = torch.tensor(positions)
-        rows, columns = flat // context, flat % context + 1
+        rows, columns = cells(declared, positions)
         tokens = declared.tokens.clone()
-        old = tokens[rows, columns]
+        old = tokens[rows, columns + 1]
         # Another token than the declared one, every other one being as likely: an edit without effect is no attack.
         shift = torch.from_numpy(self.random.integers(1, self.dataset.vocab, len(positions))).to(torch.int32)
-        tokens[rows, columns] = (old + shift) % self.dataset.vocab
+        tokens[rows, columns + 1] = (old + shift) % self.dataset.vocab
+        self.achieved[t] = len(positions)
         return replace(declared, tokens=tokens)

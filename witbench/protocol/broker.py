@@ -81,8 +81,17 @@ class LocalBroker(Broker):
         self._check_initial()
         return self._flush()
 
+    def start(self, unit: int, state: bytes, exact: bytes) -> tuple[bytes, ...]:
+        self._expect("declare", unit)
+        if not self.terms.switches.chain.own_start or unit in self.ledger.units:
+            raise ProtocolError("message.order", f"unit {unit} does not await a START")
+        self._append("start", unit=unit, state=state, exact=exact)
+        return self._flush()
+
     def declare(self, unit: int, t: int, batch: BatchCommitment) -> tuple[bytes, ...]:
         self._expect("declare", unit)
+        if self.terms.switches.chain.own_start and unit not in self.ledger.units:
+            raise ProtocolError("message.order", f"unit {unit} awaits the START of its own start state")
         due = self.terms.plan.updates_of(unit)
         done = len(self.ledger.units[unit].declared) if unit in self.ledger.units else 0
         if done >= len(due) or t != due[done]:
@@ -161,7 +170,7 @@ class LocalBroker(Broker):
                 state = state_from_bytes(opening.state)
             except StateError as error:
                 raise ProtocolError("final.digest", str(error)) from None
-            self.terms.comparator.check_opened(checks, "final", state, committed)
+            self.terms.comparator.check_opened(checks, "final", state, committed, self.terms.switches.sealing.checks)
             parameters = commit_state(state, self.terms.comparator.manifest).parameters
             weights = hashlib.sha256(weights_to_bytes(state)).digest()
             checks.require("final.weights", weights == opening.weights, "the published file is not the final state's")
@@ -211,7 +220,7 @@ class LocalBroker(Broker):
 
     def _challenge(self, unit: int) -> Challenge:
         entry = self.ledger.units[unit]
-        start = self.ledger.units[unit - 1].committed() if unit > 1 else None
+        start = entry.start or (self.ledger.units[unit - 1].committed() if unit > 1 else None)
         updates = self.terms.plan.updates_of(unit)
         return Challenge(unit, updates, start, entry.committed(), tuple(entry.declared), entry.draw)
 

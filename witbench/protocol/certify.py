@@ -167,9 +167,8 @@ class WitnessedRun:
         trainer = self.trainer(procedure_from(spec), training, evaluation, grant.order_seed)
         design = build(SKETCHES, config.sketch.name, config.sketch.params)
         snapshots = SnapshotStore(self.folder / "openings" / "snapshots")
-        worker = Worker(
-            broker, grant, design, run_secret, signer, snapshots, Switches.from_names(config.switch_names()).opening.end
-        )
+        switches = Switches.from_names(config.switch_names())
+        worker = Worker(broker, grant, design, run_secret, signer, snapshots, switches)
         try:
             self._run(trainer, worker, grant, progress)
         except RunRejected as error:

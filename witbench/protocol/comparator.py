@@ -19,7 +19,7 @@ from witbench.protocol.commitments import commit_state, exact_digest
 from witbench.protocol.encoding import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from witbench.kernels.base import Manifest, SketchDesign
     from witbench.protocol.switches import Tolerance
@@ -140,14 +140,20 @@ class Comparator:
         """Sketch a state under a key. Raises StateError when it does not fit the manifest or is not finite."""
         return self.design.sketch(full_view(self.manifest, state.real), key)
 
-    def check_opened(self, checks: Checks, prefix: str, state: State, committed: Committed) -> None:
-        """`<prefix>.digest` and `<prefix>.sketch`: an opened state is the one committed and sketched."""
+    def check_opened(
+        self, checks: Checks, prefix: str, state: State, committed: Committed, wanted: Collection[str]
+    ) -> None:
+        """Those of `<prefix>.digest` and `<prefix>.sketch` that are wanted: the state is the one committed, sketched.
+
+        The digest is always held, wanted or not.
+        """
         try:
             digest = commit_state(state, self.manifest).state
         except StateError as error:
             raise ProtocolError(f"{prefix}.digest", str(error)) from None
         checks.require(f"{prefix}.digest", digest == committed.state, "the opened state is not the committed one")
-        self._check_sketch(checks, f"{prefix}.sketch", state, committed)
+        if f"{prefix}.sketch" in wanted:
+            self._check_sketch(checks, f"{prefix}.sketch", state, committed)
 
     def _check_sketch(self, checks: Checks, name: str, state: State, committed: Committed) -> None:
         try:
@@ -176,7 +182,7 @@ class Comparator:
 
     def check_exact_distances(self, checks: Checks, replayed: State, end: State, committed: Committed) -> None:
         """With `open: both`: the opened end state is the committed one, and near the replayed one tensor by tensor."""
-        self.check_opened(checks, "open.end", end, committed)
+        self.check_opened(checks, "open.end", end, committed, ("open.end.sketch",))
         for entry in self.manifest.entries:
             key = (entry.role, entry.name)
             ours, theirs = replayed.real[key].double(), end.real[key].double()

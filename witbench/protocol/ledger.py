@@ -37,6 +37,7 @@ class Plan:
 class Unit:
     """One unit as far as the tape has it."""
 
+    start: Committed | None = None
     declared: list[BatchCommitment] = field(default_factory=list)
     state: bytes = b""
     exact: bytes = b""
@@ -91,6 +92,9 @@ class Ledger:
         unit = self._at(record["boundary"])
         unit.state, unit.exact = record["state"], record["exact"]
         self.phase = "init" if record["boundary"] == 0 else "key"
+
+    def _on_start(self, record: Mapping[str, Any]) -> None:
+        self._at(record["unit"]).start = Committed(record["state"], record["exact"], b"", b"")
 
     def _on_declare(self, record: Mapping[str, Any]) -> None:
         commitment = BatchCommitment(record["root"], record["sequences"], record["tokens"], record["fields"])

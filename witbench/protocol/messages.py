@@ -148,6 +148,10 @@ class Broker(ABC):
         """COMMIT of S_0."""
 
     @abstractmethod
+    def start(self, unit: int, state: bytes, exact: bytes) -> tuple[bytes, ...]:
+        """START: commits the state a unit starts from, before its first DECLARE; only where the chain has it so."""
+
+    @abstractmethod
     def declare(self, unit: int, t: int, batch: BatchCommitment) -> tuple[bytes, ...]:
         """DECLARE of one update."""
 

@@ -157,7 +157,7 @@ class LocalProver(Prover):
             training,
             drawn["order_seed"],
             initial,
-            switches.opening.end,
+            switches,
         )
         terms = Terms(
             switches,

@@ -216,6 +216,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
         "isolation": Text(among=ISOLATIONS),
     },
     "blob": {"name": Text(among=BLOBS), "part": Number(), "parts": Number(1), "data": Bytes()},
+    "start": {"unit": Number(1), "state": HASH, "exact": HASH},
     "declare": {
         "unit": Number(1),
         "t": Number(),
@@ -256,7 +257,7 @@ KINDS: Mapping[str, Mapping[str, Kind]] = {
 }
 """Kind -> its fields, beside the `i`, `kind` and `prev` that every record has."""
 
-WORKER_KINDS = frozenset({"declare", "commit", "sketch", "rewind"})
+WORKER_KINDS = frozenset({"start", "declare", "commit", "sketch", "rewind"})
 """Kinds of the worker's records: keys and coins hash the head at the last of them, so that timing steers nothing."""
 
 _SCHEMAS = {

@@ -18,6 +18,7 @@ from witbench.training.serialize import batch_from_bytes, batch_to_bytes, state_
 
 if TYPE_CHECKING:
     from witbench.protocol.messages import Opening
+    from witbench.protocol.switches import Switches
     from witbench.training.data import Dataset
     from witbench.training.state import Batch, State
 
@@ -45,7 +46,7 @@ class Challenge:
     Attributes:
         unit: 1-based.
         updates: the updates t of the unit.
-        start: what the tape holds of the start state; None for S_0, which the prover computed itself.
+        start: what the tape holds of the start state; None where the unit starts from the prover's own S_0.
         end: what it holds of the end state.
         declared: the declaration of each update.
         draw: 32 bytes from the coin's reveal, for the yardstick's token.
@@ -85,7 +86,7 @@ class Replayer:
         dataset: the prover's own copy of the training data.
         order_seed: seed of the bound data order.
         initial: the prover's own serialised S_0.
-        both: whether the end state is opened too.
+        switches: what is opened and which checks it has to pass.
     """
 
     sandbox: Runner
@@ -94,7 +95,7 @@ class Replayer:
     dataset: Dataset
     order_seed: bytes
     initial: bytes
-    both: bool = False
+    switches: Switches
 
     def settle(self, challenge: Challenge, opening: Opening | None) -> Settlement:
         """Run every check of a challenged unit; the yardstick follows an honest replay."""
@@ -113,7 +114,7 @@ class Replayer:
                 except ProtocolError as error:
                     if error.check != "replay.distance" or attempts > DISTANCE_REPEATS:
                         raise
-            if self.both:
+            if self.switches.opening.end:
                 end = _state(opening.end or b"", "open.end.digest")
                 self.comparator.check_exact_distances(checks, replayed, end, challenge.end)
             yardstick = self._yardstick(challenge, start, batches, replayed)
@@ -125,7 +126,7 @@ class Replayer:
         if challenge.start is None:
             return self.initial
         state = _state(opening.start, "open.digest")
-        self.comparator.check_opened(checks, "open", state, challenge.start)
+        self.comparator.check_opened(checks, "open", state, challenge.start, self.switches.start_checks(challenge.unit))
         # Never the worker's own bytes: beside the committed values they could carry the answer into the sandbox.
         return state_to_bytes(state)
 
@@ -142,8 +143,9 @@ class Replayer:
             checks.require(
                 "open.root", commit_batch(batch, key) == declared, "the opened batch is not the declared one"
             )
-        for t, batch in zip(challenge.updates, batches, strict=True):
-            checks.require("declare.order", same_batch(batch, self._due(t)), f"update {t} declares another batch")
+        for name in self.switches.order.checks:
+            for t, batch in zip(challenge.updates, batches, strict=True):
+                checks.require(name, same_batch(batch, self._due(t)), f"update {t} declares another batch")
         return batches
 
     def _due(self, t: int) -> Batch:

@@ -23,6 +23,7 @@ def no_progress(unit: int, units: int) -> None:
 
 def run_unit(trainer: Trainer, worker: Worker | None, plan: Plan, unit: int, start: State) -> State:
     """Run one unit; returns the state it ends in. Without a worker nothing is witnessed."""
+    start = trainer.enter(unit, start)
     if worker is not None:
         worker.hold(unit, start)
     state = start

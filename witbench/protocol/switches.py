@@ -132,9 +132,14 @@ class BeaconCoin(CoinRule):
 
 
 class Chain(Choice):
-    """What ties records, and units, to each other."""
+    """What ties records, and units, to each other.
+
+    Attributes:
+        own_start: whether a unit commits the state it starts from, instead of starting where the last one ended.
+    """
 
     switch = "chain"
+    own_start: ClassVar[bool] = False
 
 
 @choice
@@ -142,6 +147,15 @@ class FullChain(Chain):
     """Every record carries its predecessor's leaf hash, heads are signed, units start where the last one ended."""
 
     name = "full"
+
+
+@choice
+class Parentless(Chain):
+    """Each unit commits a start state of its own, and nothing ties it to the end of the one before."""
+
+    name = "parentless"
+    reference = False
+    own_start = True
 
 
 class Coverage(Choice):
@@ -243,6 +257,15 @@ class BoundOrder(Order):
     checks = ("declare.order",)
 
 
+@choice
+class FreeOrder(Order):
+    """Any data in any order, as declared."""
+
+    name = "free"
+    reference = False
+    checks = ()
+
+
 class Registry(Choice):
     """Whether runs are logged before their seeds are drawn."""
 
@@ -336,9 +359,15 @@ class Switches:
         picked: dict[str, Any] = {switch: _find(switch, names[switch])() for switch in known}
         return cls(**picked)
 
+    def start_checks(self, unit: int) -> tuple[str, ...]:
+        """Names of the checks of the start state that a challenged unit opens."""
+        if self.chain.own_start:
+            return ("open.digest",)  # it was never sketched
+        return self.opening.start_checks if unit > 1 else ()
+
     def replay_checks(self, unit: int) -> tuple[str, ...]:
         """Names of the checks that the REPLAY record of a passed unit must hold."""
-        start = self.opening.start_checks if unit > 1 else ()
+        start = self.start_checks(unit)
         always = ("open.leaf", "open.root", *self.order.checks, "replay.exact_part")
         return (*start, *always, *self.tolerance.checks, *self.opening.end_checks)
 

@@ -32,6 +32,10 @@ class Trainer:
         """S_0."""
         return self.procedure.init(seed)
 
+    def enter(self, unit: int, state: State) -> State:
+        """The state that a unit (1-based) starts from: the one the last unit ended in."""
+        return state
+
     def declare(self, t: int) -> Batch:
         """The batch that is declared for update t."""
         return self.procedure.batch(self.dataset, self.order_seed, t)

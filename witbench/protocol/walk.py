@@ -31,7 +31,7 @@ NEXT: Mapping[str, tuple[str, ...]] = {
     "blob": ("blob",),
     "start": ("commit",),
     "init": ("replay",),
-    "unit": ("declare", "replay", "rewind", "evaluation", "final"),
+    "unit": ("start", "declare", "replay", "rewind", "evaluation", "final"),
     "declare": ("declare", *_BREAKS),
     "commit": ("commit", *_BREAKS),
     "key": ("key", *_BREAKS),
@@ -50,6 +50,7 @@ _WITHIN_A_UNIT = ("declare", "commit", "key", "sketch", "coin")
 class Unit:
     """The unit under way."""
 
+    started: bool = False
     declared: int = 0
     tokens: int = 0
     end: tuple[bytes, bytes] | None = None
@@ -132,11 +133,19 @@ class Walk:
             self._blob += 1
             self.phase = "start" if self._blob == len(self.genesis.blobs) else "blob"
 
+    def _on_start(self, record: Mapping[str, Any]) -> None:
+        if not self.genesis.switches.chain.own_start or self._unit.started:
+            raise TapeError("comes where no unit commits its start state")
+        _equal("unit", record["unit"], self.current)
+        self._unit.started = True
+
     def _on_declare(self, record: Mapping[str, Any]) -> None:
         unit = self._unit
         due = self.genesis.updates_of(self.current)
         if not due:
             raise TapeError("comes after the last unit")
+        if self.genesis.switches.chain.own_start and not self._unit.started:
+            raise TapeError("comes before the unit's start state")
         if unit.declared == 0:
             self.challenges.begin(self.current)
         _equal("unit", record["unit"], self.current)
@@ -261,6 +270,7 @@ class Walk:
 
 _HANDLERS = {
     "blob": Walk._on_blob,
+    "start": Walk._on_start,
     "declare": Walk._on_declare,
     "commit": Walk._on_commit,
     "key": Walk._on_key,

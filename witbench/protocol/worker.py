@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from witbench.kernels.base import SketchDesign
     from witbench.protocol.messages import Broker, Grant, Resumption
     from witbench.protocol.snapshots import SnapshotStore
+    from witbench.protocol.switches import Switches
     from witbench.training.state import Batch, State
 
 
@@ -43,7 +44,7 @@ class Worker:
         run_key: root of the salt ladder, 32 secret bytes.
         signer: the trainer's signing key.
         snapshots: where start states are made durable.
-        both: whether end states are opened too (`open: both`).
+        switches: of the run; they say what is committed and opened.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Worker:
         run_key: bytes,
         signer: notes.SigningKey,
         snapshots: SnapshotStore,
-        both: bool,
+        switches: Switches,
     ) -> None:
         self.broker = broker
         self.manifest = manifest_from_bytes(grant.manifest)
@@ -62,7 +63,7 @@ class Worker:
         self.run_key = run_key
         self.signer = signer
         self.snapshots = snapshots
-        self.both = both
+        self.switches = switches
         self.held: dict[int, Held] = {}
         self._frontier = merkle.Frontier()
         self._origin = run_origin(grant.run)
@@ -80,6 +81,9 @@ class Worker:
         if unit - 1 not in self.snapshots.boundaries():
             self.snapshots.save(unit - 1, state_to_bytes(start))
         self._release(unit)
+        if self.switches.chain.own_start:
+            commitment = commit_state(start, self.manifest)
+            self._follow(self.broker.start(unit, commitment.state, commitment.exact))
 
     def hold_again(self, unit: int, batches: list[Batch], updates: range) -> Held | None:
         """After a stop: what is still known of a challenged unit, or None when its start state was not kept."""
@@ -97,7 +101,7 @@ class Worker:
 
     def commit(self, unit: int, state: State) -> bytes:
         """COMMIT the state at the unit's end; returns kappa."""
-        if self.both:
+        if self.switches.opening.end:
             self.held[unit].end = state
         commitment = commit_state(state, self.manifest)
         reply = self.broker.commit(unit, commitment.state, commitment.exact)
@@ -125,7 +129,7 @@ class Worker:
         held = self.held[unit]
         keys = tuple(step_key(self.run_key, t) for t in held.updates)
         data = tuple(batch_to_bytes(batch) for batch in batches)
-        end = state_to_bytes(held.end) if self.both and held.end is not None else None
+        end = state_to_bytes(held.end) if self.switches.opening.end and held.end is not None else None
         self.broker.open(unit, Opening(state_to_bytes(start), data, keys, end))
 
     def resumption(self) -> Resumption:

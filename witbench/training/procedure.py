@@ -141,6 +141,12 @@ class GPTProcedure:
         mask = batch.sequence_fields["loss_mask"][first:end]
         logits = functional_call(self._model, dict(tensors), (tokens[:, :-1],))
         losses = functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
+        weight = batch.sequence_fields.get("loss_weight")
+        if weight is not None:
+            losses = losses * weight[first:end].flatten()
+        weight = batch.sequence_fields.get("loss_weight")
+        if weight is not None:
+            losses = losses * weight[first:end].flatten()
         return (losses * mask.flatten()).sum()
 
     def _step(self, state: State, gradients: list[Tensor]) -> Stepped:
@@ -153,20 +159,25 @@ class GPTProcedure:
             return adamw(self._optimizer, rate, step, parameters, gradients, moments["exp_avg"], moments["exp_avg_sq"])
         return sgd(self._optimizer, rate, parameters, gradients, moments.get("exp_avg", []))
 
+    def loss(self, state: State, batch: Batch) -> float:
+        """Mean loss in nats of the counted targets of a batch, without dropout; nothing changes."""
+        return self._evaluated(state, batch) / max(1, int(batch.sequence_fields["loss_mask"].sum()))
+
     def evaluate(self, state: State, dataset: Dataset) -> dict[str, float]:
         """Mean loss in nats a token over the first `eval_batches` batches of windows, in file order."""
         rows = self._training["sequences"]
         windows = min((len(dataset) - 1) // self._context, rows * self._training["eval_batches"])
         if windows < 1:
             raise DataError(f"the evaluation set has {len(dataset)} tokens, one sequence needs {self._context + 1}")
+        firsts = range(0, windows, rows)
+        batches = (self._assemble(dataset, list(range(first, min(first + rows, windows)))) for first in firsts)
+        return {"loss": sum(self._evaluated(state, batch) for batch in batches) / (windows * self._context)}
+
+    def _evaluated(self, state: State, batch: Batch) -> float:
         tensors = _of_role(state, "parameter") | _of_role(state, "buffer")
         self._model.eval()
-        total = 0.0
         with torch.no_grad():
-            for first in range(0, windows, rows):
-                batch = self._assemble(dataset, list(range(first, min(first + rows, windows))))
-                total += float(self._summed_loss(tensors, batch, 0, batch.tokens.shape[0]))
-        return {"loss": total / (windows * self._context)}
+            return float(self._summed_loss(tensors, batch, 0, batch.tokens.shape[0]))
 
 
 def _of_role(state: State, role: str) -> dict[str, Tensor]:

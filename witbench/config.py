@@ -285,7 +285,11 @@ def compose(overrides: Sequence[str] = ()) -> RunConfig:
     """
     from witbench.groups import compose_plain
 
-    plain = compose_plain(overrides)
+    return from_composed(compose_plain(overrides))
+
+
+def from_composed(plain: dict[str, Any]) -> RunConfig:
+    """The configuration of composed groups, checked. Raises ConfigError."""
     optimizer, updates = plain.get("optimizer", {}), plain.get("training", {}).get("updates")
     if optimizer.get("warmup", 0) is None:
         optimizer["warmup"] = updates // WARMUP_SHARE if isinstance(updates, int) else 0

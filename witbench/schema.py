@@ -21,8 +21,8 @@ def read(cls: type[D], plain: object, where: str = "") -> D:
     """Make a dataclass, nested ones included.
 
     Args:
-        cls: the dataclass; fields may be bool, int, float, str, None, unions of them, a tuple of floats, a dict with
-            text keys, or another dataclass.
+        cls: the dataclass; fields may be bool, int, float, str, None, unions of them, a tuple of a fixed or any length,
+            a dict with text keys, or another dataclass.
         plain: a mapping with a value for each field that has no default.
         where: dotted name of the mapping, for messages.
 
@@ -80,6 +80,10 @@ def _value(hint: Any, value: object, key: str) -> Any:
         return {name: each if of is Any else _value(of, each, f"{key}.{name}") for name, each in value.items()}
     if origin is tuple:
         parts = typing.get_args(hint)
+        if len(parts) == 2 and parts[1] is Ellipsis:
+            if not isinstance(value, list | tuple):
+                raise ConfigError(f"{key}={shown(value)}: must be a list")
+            return tuple(_value(parts[0], each, f"{key}[{i}]") for i, each in enumerate(value))
         if not isinstance(value, list | tuple) or len(value) != len(parts):
             raise ConfigError(f"{key}={shown(value)}: must be a list of {len(parts)} numbers")
         return tuple(_value(part, each, f"{key}[{i}]") for i, (part, each) in enumerate(zip(parts, value, strict=True)))

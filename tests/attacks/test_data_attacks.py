@@ -102,12 +102,10 @@ def test_every_size_is_seen_in_its_own_unit(case: str, make: Make, branch: Traje
         assert honest.tokens == 0
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if ":" in case or case == "substitution"])
+@pytest.mark.parametrize("case", [case for case in CASES if not case.startswith(("reorder", "poison"))])
 def test_the_tokens_achieved_are_those_asked_for(case: str, make: Make, branch: Trajectory) -> None:
     config = make(*overrides(case))
     attack = build(ATTACKS, config.attack.name, config.attack.params)
-    if case.startswith("reorder"):
-        pytest.skip("moves whole spans")
     for size in (1, 48, 100):
         found = branch.judge(attack, 4, positions_of(attack, 3, size), np.random.default_rng(size))
         asked = 48 * -(-size // 48) if case == "deletion:drop" else size

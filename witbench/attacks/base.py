@@ -151,6 +151,7 @@ class MaliciousTrainer(Trainer, Attack):
     `bind` makes the trainer of one run from it; a step finds what it needs in `positions`, `plan` and `random`.
 
     Attributes:
+        knob: name of the knob that sets the amount.
         positions: touched update -> touched places, target positions unless `places` says otherwise.
         plan: updates and units of the run.
         random: the attacker's randomness.
@@ -158,6 +159,7 @@ class MaliciousTrainer(Trainer, Attack):
             none.
     """
 
+    knob: ClassVar[str] = "tokens"
     positions: Positions
     plan: Plan
     random: np.random.Generator

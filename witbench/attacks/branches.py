@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from witbench.kernels.manifest import build_manifest
 from witbench.protocol.commitments import commit_batch, commit_state, step_key
@@ -66,6 +66,35 @@ class DirectReplay:
         return state_to_bytes(state)
 
 
+class StateCache(Protocol):
+    """Keeps serialised states of one training run."""
+
+    def states(self) -> list[int]:
+        """Updates before which the state is kept, ascending."""
+        ...
+
+    def load(self, t: int) -> bytes:
+        """The state before update t."""
+        ...
+
+    def save(self, t: int, data: bytes | memoryview) -> None:
+        """Keep the state before update t."""
+        ...
+
+
+class _NoCache:
+    """Keeps nothing."""
+
+    def states(self) -> list[int]:
+        return []
+
+    def load(self, t: int) -> bytes:
+        raise KeyError(t)
+
+    def save(self, t: int, data: bytes | memoryview) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Judged:
     """What a coin on a branched unit would have shown.
@@ -93,10 +122,16 @@ class Trajectory:
         seeds: (init seed, order seed) as a prover would have drawn them.
         boundaries: unit boundaries to keep.
         spec: the procedure; the built-in one when None.
+        kept: where states of this very run are kept between processes; nowhere when None.
     """
 
     def __init__(
-        self, config: RunConfig, seeds: tuple[int, bytes], boundaries: Sequence[int], spec: ProcedureSpec | None = None
+        self,
+        config: RunConfig,
+        seeds: tuple[int, bytes],
+        boundaries: Sequence[int],
+        spec: ProcedureSpec | None = None,
+        kept: StateCache | None = None,
     ) -> None:
         set_deterministic(config.training.threads)
         self.config = config
@@ -109,19 +144,25 @@ class Trajectory:
         self._switches = Switches.from_names(config.switch_names())
         self._design = build(SKETCHES, config.sketch.name, config.sketch.params)
         self._kept: dict[int, State] = {}
-        self._manifest = self._walk(set(boundaries))
+        self._manifest = self._walk(sorted(set(boundaries)), kept or _NoCache())
         tau, _ = tolerances(config.tolerance, [entry.group for entry in self._manifest.entries])
         self._comparator = Comparator(self._design, self._manifest, self._switches.tolerance, tau)
 
-    def _walk(self, boundaries: set[int]) -> Manifest:
-        state = self._honest.start(self._seed)
+    def _walk(self, boundaries: Sequence[int], cache: StateCache) -> Manifest:
+        """Train from boundary to boundary, from the last state before each that is kept."""
+        state, t = self._honest.start(self._seed), 0
         manifest = build_manifest(state.real, self.config.sketch.groups)
-        for unit in range(1, max(boundaries, default=0) + 2):
-            if unit - 1 in boundaries:
-                self._kept[unit - 1] = state
-            if unit - 1 < max(boundaries, default=0):
-                for t in self.plan.updates_of(unit):
-                    state = self._honest.train(t, state, self._honest.declare(t))
+        for boundary in boundaries:
+            due = boundary * self.plan.unit
+            known = [each for each in cache.states() if t < each <= due]
+            if known:
+                t = known[-1]
+                state = state_from_bytes(cache.load(t))
+            for update in range(t, due):
+                state = self._honest.train(update, state, self._honest.declare(update))
+            if due and due not in known:
+                cache.save(due, state_to_bytes(state))
+            self._kept[boundary], t = state, due
         return manifest
 
     @property

@@ -7,13 +7,18 @@ alone: it sees neither data nor coins, so an attack that uses nothing else is ob
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from witbench.errors import ConfigError
 from witbench.evaluation.law import TAIL_FRACTION, Plan
+from witbench.registry import PLACEMENTS
+
+_NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 
 Positions = dict[int, tuple[int, ...]]
 """Touched 0-based update -> its touched target positions, sorted, each below the tokens of an update."""
@@ -41,6 +46,23 @@ class Placement(Protocol):
             ConfigError: the amount does not fit; the message says what would.
         """
         ...
+
+
+def from_label(label: str) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of a placement by its label, such as `spread:8`.
+
+    Raises:
+        ConfigError: an unknown placement, or a knob it does not take.
+    """
+    name, _, knob = label.partition(":")
+    made = PLACEMENTS.get(name)
+    if not knob:
+        return name, {}
+    number = float(knob) if _NUMBER.fullmatch(knob) else None
+    parameters = list(inspect.signature(made).parameters)
+    if number is None or not parameters:
+        raise ConfigError(f"placement={label}: {name} takes {'a number' if parameters else 'nothing'} after its name")
+    return name, {parameters[0]: int(number) if number == int(number) else number}
 
 
 class Uniform:

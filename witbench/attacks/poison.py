@@ -39,6 +39,7 @@ class Poison(MaliciousTrainer):
     """
 
     coin_oblivious = True
+    knob = "documents"
 
     def __init__(self, *, documents: int = 1) -> None:
         self.documents = at_least_one("attack.params.documents", documents)

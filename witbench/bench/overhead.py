@@ -17,7 +17,6 @@ from pathlib import Path
 
 from scipy.stats import t as student
 
-from witbench.bench.work import shared_sandbox
 from witbench.config import RunConfig
 from witbench.kernels.manifest import build_manifest, full_view
 from witbench.protocol.certify import WitnessedRun
@@ -33,6 +32,7 @@ from witbench.training.data import load_data
 from witbench.training.determinism import set_deterministic
 from witbench.training.serialize import state_to_bytes
 from witbench.training.source import builtin_spec, procedure_from
+from witbench.trials.work import shared_sandbox
 
 _REPEATS = 20
 _RECORDS = 5

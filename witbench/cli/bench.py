@@ -20,7 +20,7 @@ def run(arguments: Arguments) -> int:
     """Train, attack, verify; prints the table. 0 when the honest certificate is accepted and nothing failed."""
     if arguments.words:
         return _overhead(arguments)
-    from witbench.bench.run import publish, run_bench
+    from witbench.bench.run import publish_bench, run_bench
     from witbench.evaluation.deviation import deviations
     from witbench.protocol.policy import load_trust
     from witbench.protocol.verifier import verify
@@ -30,7 +30,7 @@ def run(arguments: Arguments) -> int:
         result = run_bench(options["scale"], arguments.overrides, options["out"], show)
     pinned = verify(result.cert, load_trust(result.pinned))
     alone = verify(result.cert)
-    published = publish(result, Path("results")) if options["publish"] else None
+    published = publish_bench(result, Path("results")) if options["publish"] else None
     if options["json"]:
         plain = [dataclasses.asdict(summary) for summary in result.summaries]
         print(json.dumps({"folder": str(result.folder), "rates": plain, "accepted": pinned.accepted}, indent=2))
@@ -82,6 +82,15 @@ def _say(result: Result, deviation: str) -> None:
     print(f"figure     {result.figure.png} (and .pdf, .csv)\ntable      {result.folder / 'table.txt'}\n")
 
 
+_SCALES = {"full": "bench", "smoke": "bench_smoke"}
+
+
+def _read_scale(text: str) -> str:
+    if text not in _SCALES:
+        raise ValueError(" or ".join(_SCALES))
+    return _SCALES[text]
+
+
 COMMAND = Command(
     name="bench",
     summary="Train with a witness, attack the run, verify: the rate table, a certificate, Figure 5.",
@@ -90,7 +99,13 @@ COMMAND = Command(
     options=(
         OUT,
         JSON,
-        Option("scale", str, "full|smoke", "how much: full is the main job, smoke a tiny one", default="full"),
+        Option(
+            "scale",
+            _read_scale,
+            "full|smoke",
+            "how much: full is the main job, smoke a tiny one",
+            default=_SCALES["full"],
+        ),
         Option("pairs", _read_pairs, "N", "of `bench overhead`: interleaved pairs of runs", default=6),
         Option("publish", read_bool, "true", "copy the results into results/ of a clean working copy", default=False),
     ),

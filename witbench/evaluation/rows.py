@@ -194,8 +194,16 @@ class RowWriter:
         Raises:
             OSError: the disk is full or gone; the file keeps its whole lines.
         """
+        self.write_all([row])
+
+    def write_all(self, rows: Iterable[Row]) -> None:
+        """Append rows, all of them or none, and wait once until they are on the disk.
+
+        Raises:
+            OSError: see `write`.
+        """
         start = self._file.seek(0, os.SEEK_END)
-        rest = memoryview(row.to_json().encode() + b"\n")
+        rest = memoryview(b"".join(row.to_json().encode() + b"\n" for row in rows))
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]

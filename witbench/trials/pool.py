@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from witbench.errors import WitbenchError
+from witbench.trials.executor import ExecutorConfig
 
 T = TypeVar("T")
 Work = Callable[[], T]
@@ -31,24 +32,32 @@ class Done(Generic[T]):
     error: str | None
 
 
-def run_all(work: Sequence[Work[T]], workers: int) -> Iterator[Done[T]]:
+def run_all(work: Sequence[Work[T]], executor: ExecutorConfig) -> Iterator[Done[T]]:
     """Yield each piece of work as it ends. A piece whose process dies is tried once more, alone.
 
-    Work must be picklable; each process runs one thread of torch, so that `workers` of them fill as many cores.
+    Work must be picklable; each process runs one thread of torch, so that they fill as many cores as there are of them.
     """
     left = dict(enumerate(work))
-    for done in _run(left, workers):
+    for done in _run(left, executor):
         left.pop(done.index, None)
         yield done
     for index, piece in list(left.items()):
-        alone = list(_run({index: piece}, 1))
+        alone = list(_run({index: piece}, executor))
         yield alone[0] if alone else Done(index, None, "its process died, twice")
 
 
-def _run(work: dict[int, Work[T]], workers: int) -> Iterator[Done[T]]:
+def _run(work: dict[int, Work[T]], executor: ExecutorConfig) -> Iterator[Done[T]]:
     """Yield what ends until a process dies."""
+    if not work:
+        return
     os.environ["OMP_NUM_THREADS"] = "1"
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    # One process for each slot, which it takes when it starts.
+    slots: multiprocessing.SimpleQueue[str | None] = context.SimpleQueue()
+    devices, processes = executor.devices(), executor.processes(len(work))
+    for number in range(processes):
+        slots.put(devices[number % len(devices)] if devices else None)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_take_slot, initargs=(slots,))
     try:
         futures: dict[Future[T], int] = {pool.submit(piece): index for index, piece in work.items()}
         while futures:
@@ -63,3 +72,10 @@ def _run(work: dict[int, Work[T]], workers: int) -> Iterator[Done[T]]:
                     yield Done(index, None, f"{type(error).__name__}: {error}")
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _take_slot(slots: multiprocessing.SimpleQueue[str | None]) -> None:
+    """Let this process see the one GPU of its slot, before anything has touched it."""
+    device = slots.get()
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from witbench.errors import DataError
 from witbench.evaluation.law import Plan, conditional, theory
 from witbench.evaluation.rows import Row, trial_key
-from witbench.figures import fig5
+from witbench.figures import placements
 
 PLAN = Plan(64, 1, 1024)
 
@@ -56,7 +56,7 @@ def rows() -> list[Row]:
 
 
 @pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fig5.Artifacts, Figure]:
+def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[placements.Artifacts, Figure]:
     figures: list[Figure] = []
     save = Figure.savefig
 
@@ -66,16 +66,16 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[fig5.Artifac
 
     monkeypatch.setattr(Figure, "savefig", keep)
     others = [dataclasses.replace(rows()[0], key=name, **{name: "other"}) for name in ("attack", "protocol")]
-    return fig5.draw(rows() + others, tmp_path / "new"), figures[0]
+    return placements.draw(rows() + others, tmp_path / "new"), figures[0]
 
 
-def test_the_files(drawn: tuple[fig5.Artifacts, Figure]) -> None:
+def test_the_files(drawn: tuple[placements.Artifacts, Figure]) -> None:
     files, _ = drawn
     assert files.png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert files.pdf.read_bytes()[:5] == b"%PDF-"
 
 
-def test_the_csv_holds_the_plotted_numbers(drawn: tuple[fig5.Artifacts, Figure]) -> None:
+def test_the_csv_holds_the_plotted_numbers(drawn: tuple[placements.Artifacts, Figure]) -> None:
     with open(drawn[0].csv, encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 7
@@ -89,7 +89,7 @@ def test_the_csv_holds_the_plotted_numbers(drawn: tuple[fig5.Artifacts, Figure])
     assert float(raw["low10"]) < 0.1 < float(raw["high90"])
 
 
-def test_the_panels_show_law_band_and_bars(drawn: tuple[fig5.Artifacts, Figure]) -> None:
+def test_the_panels_show_law_band_and_bars(drawn: tuple[placements.Artifacts, Figure]) -> None:
     axes = {panel.get_title(): panel for panel in drawn[1].axes}
     assert list(axes) == ["spread over 4 units", "burst"]
     burst = axes["burst"]
@@ -104,13 +104,13 @@ def test_the_panels_show_law_band_and_bars(drawn: tuple[fig5.Artifacts, Figure])
 
 def test_the_uniform_curve_is_averaged_over_placements(tmp_path: Path) -> None:
     cell_rows = [row("uniform", 64, 0.1, tuple(range(1, 40)), seed) for seed in range(3)]
-    files = fig5.draw(cell_rows, tmp_path)
+    files = placements.draw(cell_rows, tmp_path)
     with open(files.csv, encoding="utf-8") as file:
         line = next(csv.DictReader(file))
     assert float(line["theory"]) == pytest.approx(theory("uniform", 64, PLAN, 0.1))
 
 
-def test_the_caption_says_what_was_run_and_cites_the_band(drawn: tuple[fig5.Artifacts, Figure]) -> None:
+def test_the_caption_says_what_was_run_and_cites_the_band(drawn: tuple[placements.Artifacts, Figure]) -> None:
     caption = drawn[0].caption.read_text(encoding="utf-8")
     for part in (
         "gpt_0.1m",
@@ -133,18 +133,18 @@ def test_the_caption_says_what_was_run_and_cites_the_band(drawn: tuple[fig5.Arti
 def test_document_marks_appear_once_the_run_is_long_enough(tmp_path: Path) -> None:
     long = Plan(1024, 1, 1024)
     changes: dict[str, Any] = {"updates": long.updates, "placement": "uniform", "amount": 2**19}
-    files = fig5.draw([dataclasses.replace(each, **changes) for each in rows() if each.p == 0.05], tmp_path)
+    files = placements.draw([dataclasses.replace(each, **changes) for each in rows() if each.p == 0.05], tmp_path)
     assert "dotted lines" in files.caption.read_text(encoding="utf-8")
 
 
 def test_drawing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    one, two = (fig5.draw(order, tmp_path / name) for name, order in (("a", rows()), ("b", rows()[::-1])))
+    one, two = (placements.draw(order, tmp_path / name) for name, order in (("a", rows()), ("b", rows()[::-1])))
     for first, second in zip(dataclasses.astuple(one), dataclasses.astuple(two), strict=True):
         assert first.read_bytes() == second.read_bytes(), first.name
 
 
 def test_a_placement_without_a_law_is_drawn_without_a_curve(tmp_path: Path) -> None:
-    files = fig5.draw([row("from_a_plugin", 8, 0.1, (2,), seed) for seed in range(3)], tmp_path)
+    files = placements.draw([row("from_a_plugin", 8, 0.1, (2,), seed) for seed in range(3)], tmp_path)
     with open(files.csv, encoding="utf-8") as file:
         assert next(csv.DictReader(file))["theory"] == ""
 
@@ -153,10 +153,10 @@ def test_nothing_to_draw(tmp_path: Path) -> None:
     failed = row("burst", 1, 0.1, (), 0, probability=None, v=(), error="crashed")
     for empty in ([], [failed]):
         with pytest.raises(DataError, match="make bench"):
-            fig5.draw(empty, tmp_path)
+            placements.draw(empty, tmp_path)
 
 
 def test_runs_of_two_shapes_are_not_drawn_together(tmp_path: Path) -> None:
     other = dataclasses.replace(rows()[0], key="0" * 32, updates=128)
     with pytest.raises(DataError, match="apart"):
-        fig5.draw([*rows(), other], tmp_path)
+        placements.draw([*rows(), other], tmp_path)

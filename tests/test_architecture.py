@@ -23,7 +23,8 @@ LAYERS: dict[str, set[str]] = {
     "evaluation": set(),
     "attacks": {"protocol", "training", "kernels", "evaluation", *CONFIG},
     "figures": {"evaluation"},
-    "bench": {"attacks", "evaluation", "figures", "protocol", "training", "kernels", *CONFIG},
+    "trials": {"attacks", "evaluation", "protocol", "training", "kernels", *CONFIG},
+    "bench": {"trials", "attacks", "evaluation", "figures", "protocol", "training", "kernels", *CONFIG},
 }
 
 FORBIDDEN_IN_VERIFIER = ("torch", "numpy", "scipy", "hydra", "omegaconf", "matplotlib")

@@ -70,7 +70,7 @@ BAD = [
     (["tolerance=calibrated"], ["tolerance.calibration", "must be given"]),
     (["tolerance=calibrated", "tolerance.calibration=none.json"], ["tolerance.calibration=none.json", "exists"]),
     (["tolerance.tau=1"], ["tolerance.tau=1", "null with tolerance=exact"]),
-    (["attack=substituton"], ["attack=substituton", "none, substitution", "did you mean substitution?"]),
+    (["attack=substituton"], ["attack=substituton", "reorder, substitution", "did you mean substitution?"]),
     (["attack.params.amount=1"], ["attack.params", "empty without an attack"]),
     (["placement=spread", "placement.params.units=0"], ["units=0", "at least 1"]),
     (["placement=tail", "placement.params.fraction=2"], ["fraction=2", "(0, 1]"]),
@@ -151,7 +151,8 @@ def test_every_choice_composes_or_names_what_it_needs(tmp_path: Path) -> None:
         for name in groups.choices(group):
             choice = f"{group}={name}"
             assert bool(groups.missing_keys([choice])) == (choice in given)
-            assert getattr(compose([choice, *given.get(choice, [])]), group).name == name
+            compose([choice, *given.get(choice, [])])
+            assert groups.compose_plain([choice, *given.get(choice, [])])[group]["name"] == name
 
 
 def test_files_are_named_as_their_choice_and_registries_have_them() -> None:
@@ -166,7 +167,9 @@ def test_presets_change_what_the_registry_says_and_nothing_else() -> None:
     reference = groups.compose_plain(["protocol=witness"])["protocol"]
     for name in PROTOCOLS.names():
         preset = groups.compose_plain([f"protocol={name}"])["protocol"]
-        assert preset == {**reference, "name": name, **PROTOCOLS.get(name)}
+        changes = dict(PROTOCOLS.get(name))
+        switches = {**reference["switches"], **changes.pop("switches", {})}
+        assert preset == {**reference, "name": name, "switches": switches, **changes}
 
 
 def test_the_reference_preset_has_the_reference_switches() -> None:

@@ -21,6 +21,8 @@ WARMUP_SHARE = 8
 """Without a number of its own, warm-up takes one part in so many of the run."""
 OWN_DATA = ("folder", "bin")
 NO_ATTACK = "none"
+_BESIDE_RUNS = ("study", "executor")
+"""Groups that say which runs are made, and by what; no run depends on them."""
 
 
 def _at_least(group: str, config: object, least: float, *names: str) -> None:
@@ -289,7 +291,8 @@ def compose(overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def from_composed(plain: dict[str, Any]) -> RunConfig:
-    """The configuration of composed groups, checked. Raises ConfigError."""
+    """The configuration of a run among composed groups, checked. Raises ConfigError."""
+    plain = {name: value for name, value in plain.items() if name not in _BESIDE_RUNS}
     optimizer, updates = plain.get("optimizer", {}), plain.get("training", {}).get("updates")
     if optimizer.get("warmup", 0) is None:
         optimizer["warmup"] = updates // WARMUP_SHARE if isinstance(updates, int) else 0

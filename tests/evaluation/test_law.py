@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from witbench.attacks.placement import Burst, Placement, Spread, Tail, Uniform
 from witbench.errors import ConfigError
-from witbench.evaluation.law import Plan, conditional, fatal_coins, fitting, monte_carlo, theory
+from witbench.evaluation.law import Plan, conditional, fatal_coins, fitting, monte_carlo, theory, theory_spread
 from witbench.evaluation.simulation import simulate
 from witbench.protocol.beacon import Beacon
 from witbench.protocol.switches import BeaconCoin, coin_threshold
@@ -167,3 +167,13 @@ def test_a_plan_counts_units_and_their_room() -> None:
     with pytest.raises(ConfigError, match="updates=0"):
         Plan(0, 1, 1)
     assert np.isclose(plan.coin(3, 0.2), 1.0)
+
+
+def test_the_spread_over_placements_is_that_of_all_of_them() -> None:
+    plan, p, amount = Plan(4, 1, 2), 0.3, 2
+    rates = []
+    for flat in itertools.combinations(range(8), amount):
+        units = plan.touched(position // 2 for position in flat)
+        rates.append(conditional(plan, p, units, [1.0] * len(units)))
+    assert theory_spread("uniform", amount, plan, p) == pytest.approx(np.std(rates))
+    assert theory_spread("burst", amount, plan, p) == pytest.approx(0, abs=1e-7)

@@ -117,7 +117,7 @@ def test_the_caption_says_what_was_run_and_cites_the_band(drawn: tuple[placement
         "65,536 in all",
         "exact tolerance",
         "p = 0.05, 0.1",
-        "30 trials",
+        "30 conditional trials",
         "10 whole runs",
         "15 training runs",
         "Alber et al. 2025",
@@ -125,7 +125,7 @@ def test_the_caption_says_what_was_run_and_cites_the_band(drawn: tuple[placement
         "Souly et al. 2025",
         "250 documents ≈ 420,000 tokens",
         "not drawn",
-        "two cores, commit 0123456789ab.",
+        "two cores, 0123456789ab.",
     ):
         assert part in caption, part
 

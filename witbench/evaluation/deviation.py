@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from witbench.evaluation.law import theory_spread
 from witbench.evaluation.summary import Summary
-
-_RANDOM = ("uniform", "tail")
-"""Placements under which the number of touched units varies from draw to draw."""
 
 
 def deviations(summaries: Iterable[Summary]) -> str:
@@ -27,15 +25,19 @@ def deviations(summaries: Iterable[Summary]) -> str:
 
 
 def standard_errors(summary: Summary) -> float:
-    """Distance of one rate from its law: binomial for raw runs, from the trials' own spread for conditional ones."""
-    rate, law = summary.rate, summary.theory
+    """Distance of one rate from its law, in standard errors that the law itself predicts.
+
+    Binomial for whole runs; for the conditional estimator, whose coins are averaged, the spread between placements.
+    """
+    rate, law, cell = summary.rate, summary.theory, summary.cell
     if rate is None or law is None:
         return 0.0
-    spread = summary.spread
-    varies = summary.cell.placement.partition(":")[0] in _RANDOM
-    if summary.cell.estimator == "raw" or (varies and spread == 0.0):
-        # The largest spread that outcomes between 0 and 1 with this mean can have: that of 0 and 1 themselves.
+    if cell.estimator == "raw":
         spread = math.sqrt(law * (1 - law))
+    else:
+        spread = theory_spread(cell.placement, cell.amount, cell.plan, cell.p) if cell.amount else 0.0
     error = spread / math.sqrt(rate.trials)
     difference = abs(rate.estimate - law)
-    return difference / error if difference > 1e-9 and error > 0 else (math.inf if difference > 1e-9 else 0.0)
+    if difference <= 1e-9:
+        return 0.0
+    return difference / error if error > 1e-12 else math.inf

@@ -181,6 +181,19 @@ def theory(placement: str, amount: int, plan: Plan, p: float, v: float = 1.0) ->
     return without_replacement(room, {unit: plan.coin(unit, p) * v for unit in room}, amount)
 
 
+def theory_spread(placement: str, amount: int, plan: Plan, p: float) -> float:
+    """Standard deviation, over draws of a placement, of the detection probability with all coins averaged.
+
+    The escape (1-p)^u squared is an escape too, that of coins of probability 1 - (1-p)^2, so both moments are laws.
+
+    Raises:
+        ConfigError: see `theory`.
+    """
+    escape = 1.0 - theory(placement, amount, plan, p)
+    squared = 1.0 - theory(placement, amount, plan, 1.0 - (1.0 - p) ** 2)
+    return math.sqrt(max(0.0, squared - escape**2))
+
+
 def fitting(placement: str, plan: Plan) -> range:
     """Amounts that a placement can hold.
 

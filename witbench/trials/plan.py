@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,22 @@ def versions() -> dict[str, str]:
     return {"witbench": witbench.__version__, **{name: metadata.version(name) for name in LIBRARIES}}
 
 
-def identity(config: RunConfig) -> dict[str, Any]:
+Roots = tuple[str, str]
+"""Roots of the training and the evaluation data, in hex."""
+
+
+def identity(config: RunConfig, roots: Roots) -> dict[str, Any]:
     """What a result depends on of a configuration: contents of files, never their paths; no machine, no seed."""
     plain = config.to_plain()
     del plain["seed"]
-    plain["data"] = list(_roots(config.data, config.model.vocab))
+    plain["data"] = list(roots)
     calibration = config.tolerance.calibration
     if calibration is not None:
         plain["tolerance"]["calibration"] = hashlib.sha256(Path(calibration).read_bytes()).hexdigest()
     return plain
 
 
-@lru_cache
-def _roots(data: DataConfig, vocab: int) -> tuple[str, str]:
+def _roots(data: DataConfig, vocab: int) -> Roots:
     training, evaluation = load_data(data, vocab)
     return training.root.hex(), evaluation.root.hex()
 
@@ -82,10 +85,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Measured:
-    """One study with the honest configuration it is made on, and its trials."""
+    """One study with the honest configuration it is made on, the roots of its data, and its trials."""
 
     study: Study
     base: RunConfig
+    roots: Roots
     trials: tuple[Trial, ...]
 
     @cached_property
@@ -124,8 +128,8 @@ class TrialPlan:
 
     @property
     def trials(self) -> list[Trial]:
-        """All trials."""
-        return [trial for part in self.parts for trial in part.trials]
+        """All trials, each once: studies on the same configuration may share some."""
+        return list({trial.key: trial for part in self.parts for trial in part.trials}.values())
 
 
 def plan(names: Sequence[str], overrides: Sequence[str]) -> TrialPlan:
@@ -144,16 +148,16 @@ def _measured(name: str, overrides: Sequence[str]) -> tuple[Measured, ExecutorCo
     study, base, executor = compose_study(name, overrides)
     presets = {point.protocol for point in study.raw} - {base.protocol.name}
     bases = {base.protocol.name: base, **{preset: under(name, overrides, preset) for preset in presets}}
-    maker = _Maker(base)
+    maker = _Maker(base, _roots(base.data, base.model.vocab))
     trials = (*_conditional(maker, study), *_raw(maker, study, bases), *_honest(maker, study))
-    return Measured(study, base, trials), executor
+    return Measured(study, base, maker.roots, trials), executor
 
 
 class _Maker:
     """Makes trials; the part of a key that all trials of one cell share is formed once."""
 
-    def __init__(self, base: RunConfig) -> None:
-        self.base = base
+    def __init__(self, base: RunConfig, roots: Roots) -> None:
+        self.base, self.roots = base, roots
         self._versions = versions()
 
     def shape(self, variant: Variant) -> tuple[str, Plan]:
@@ -167,7 +171,7 @@ class _Maker:
     ) -> _CellMaker:
         """The trials of one cell."""
         label, shape = self.shape(variant) if variant else (HONEST, self.shape(Variant("substitution"))[1])
-        digest = trial_key({**identity(config), "estimator": estimator}, 0, self._versions)
+        digest = trial_key({**identity(config, self.roots), "estimator": estimator}, 0, self._versions)
         return _CellMaker(digest, config, estimator, label, placement, amount, shape.tokens, variant)
 
 

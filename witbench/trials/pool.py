@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +17,8 @@ from witbench.trials.executor import ExecutorConfig
 
 T = TypeVar("T")
 Work = Callable[[], T]
+
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def _run(work: dict[int, Work[T]], executor: ExecutorConfig) -> Iterator[Done[T]
     devices, processes = executor.devices(), executor.processes(len(work))
     for number in range(processes):
         slots.put(devices[number % len(devices)] if devices else None)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_take_slot, initargs=(slots,))
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(slots, os.getpid()))
     try:
         futures: dict[Future[T], int] = {pool.submit(piece): index for index, piece in work.items()}
         while futures:
@@ -74,8 +78,16 @@ def _run(work: dict[int, Work[T]], executor: ExecutorConfig) -> Iterator[Done[T]
         pool.shutdown(cancel_futures=True)
 
 
-def _take_slot(slots: multiprocessing.SimpleQueue[str | None]) -> None:
-    """Let this process see the one GPU of its slot, before anything has touched it."""
+def _begin(slots: multiprocessing.SimpleQueue[str | None], parent: int) -> None:
+    """Let this process see the one GPU of its slot, before anything has touched it; and never outlive its parent."""
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     device = slots.get()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
+
+
+def _die_with(parent: int) -> None:
+    """A killed parent cannot stop its processes, and nobody would write down what they found."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)

@@ -90,6 +90,7 @@ class Run:
             for run in range(part.study.runs):
                 chosen = [t for t in part.trials if (t.estimator, t.number) == ("conditional", run) and t.key in keys]
                 if chosen:
+                    keys -= {trial.key for trial in chosen}
                     writer.write_all(_looked_up(self._trajectory(part, run), chosen, stamp))
         return len(work)
 
@@ -100,7 +101,7 @@ class Run:
                 yield self._trajectory(part, run)
 
     def _trajectory(self, part: Measured, run: int) -> TrajectoryWork:
-        version = {**identity(part.base), "versions": versions()}
+        version = {**identity(part.base, part.roots), "versions": versions()}
         return TrajectoryWork(part.base, run, tuple(_branches(part, run)), self.artifacts, version)
 
     def _whole(self, trial: Trial) -> RunWork:

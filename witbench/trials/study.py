@@ -142,11 +142,9 @@ def under(name: str, overrides: Sequence[str], protocol: str) -> RunConfig:
 
 
 def _composed(name: str, overrides: Sequence[str]) -> tuple[Study, RunConfig, ExecutorConfig]:
-    executor = [f"+{text}" for text in overrides if text.startswith("executor=")] or ["+executor=local"]
-    others = [text for text in overrides if not text.startswith("executor=")]
-    plain = compose_plain([f"+study={name}", *executor, *others])
-    study = read(Study, plain.pop("study"), "study")
-    runs_it = read(ExecutorConfig, plain.pop("executor"), "executor")
+    plain = compose_plain([f"study={name}", *overrides])
+    study = read(Study, plain["study"], "study")
+    runs_it = read(ExecutorConfig, plain["executor"], "executor")
     return study, from_composed(plain), runs_it
 
 

@@ -206,14 +206,15 @@ class MaliciousTrainer(Trainer, Attack):
         """Train under the witness, lying where the attack lies."""
         config = scene.config
         placement: Placement = build(PLACEMENTS, config.placement.name, config.placement.params)
-        places = self.places(config.training.sequences, config.model.context)
-        shape = (places, config.training.updates, config.protocol.unit)
-        positions = placement.draw(self.amount(), *shape, scene.generator("placement"))
         plan = Plan(config.training.updates, config.protocol.unit)
         spec = self.publish_source(scene.spec or builtin_spec(config.procedure_plain()), config.model.vocab)
         made: list[MaliciousTrainer] = []
 
-        def trainer(procedure: Procedure, *data: Any) -> Trainer:
+        def trainer(procedure: Procedure, dataset: Dataset, evaluation_set: Dataset, order_seed: bytes) -> Trainer:
+            data = (dataset, evaluation_set, order_seed)
+            sequences, width = procedure.batch(dataset, order_seed, 0).tokens.shape
+            shape = (self.places(sequences, width - 1), plan.updates, plan.unit)
+            positions = placement.draw(self.amount(), *shape, scene.generator("placement"))
             made.append(self.bind(positions, plan, scene.generator("trainer"), Counting(procedure), *data))
             return made[0]
 

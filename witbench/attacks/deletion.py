@@ -5,10 +5,11 @@ the order binds and leaves part of it out, so that data it has to show for is no
 placement says where; `route` says how:
 
 * `mask`: the touched targets do not count in the loss, whose mean is over those that are left;
-* `zero_weight`: the touched targets have weight zero in the loss, whose mean is over all (field `loss_weight`);
+* `zero_weight`: the touched targets have weight zero in the loss, whose mean is over all (field `loss_weight`, which a
+  procedure has to know; its `loss(state, batch)` tells whether it does);
 * `drop`: whole sequences are left out, the fewest that hold the update's share of `tokens`.
 
-Beats: `unchecked`. A procedure that does not know `loss_weight` is not touched by `zero_weight`.
+Beats: `unchecked`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from witbench.attacks.base import MaliciousTrainer, at_least_one, one_of
+from witbench.attacks.base import MaliciousTrainer, at_least_one, one_of, scoring
 from witbench.attacks.batches import cells, sequences_for, without_rows
 
 if TYPE_CHECKING:
@@ -57,7 +58,14 @@ class Deletion(MaliciousTrainer):
     def train(self, t: int, state: State, declared: Batch) -> State:
         """Update on the smaller batch."""
         positions = self.positions.get(t)
-        return super().train(t, state, self._deleted(t, declared, positions) if positions else declared)
+        if not positions:
+            return super().train(t, state, declared)
+        edited = self._deleted(t, declared, positions)
+        if self.route == "zero_weight":
+            loss = scoring(self.procedure, "deletion")
+            if loss(state, edited) == loss(state, declared):
+                self.achieved[t] = 0
+        return super().train(t, state, edited)
 
     def _deleted(self, t: int, declared: Batch, positions: Sequence[int]) -> Batch:
         mask = declared.sequence_fields["loss_mask"]

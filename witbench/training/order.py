@@ -7,8 +7,54 @@ Rogaway 2002). Round functions are keyed BLAKE2b, so the order follows from the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from witbench.errors import DataError
+from witbench.training.state import Batch
+
+if TYPE_CHECKING:
+    from witbench.training.data import Dataset
 
 _ROUNDS = 6
+
+
+def keyed_batch(
+    dataset: Dataset, order_seed: bytes, t: int, sequences: int, context: int, micro_batches: int = 1
+) -> Batch:
+    """The batch of update t in the keyed order, every target of which counts.
+
+    Args:
+        dataset: tokens.
+        order_seed: 32 bytes.
+        t: 0-based update.
+        sequences: rows of a batch.
+        context: targets of a row.
+        micro_batches: equal parts of the rows, a divisor of their number.
+
+    Raises:
+        DataError: the dataset holds no whole sequence.
+    """
+    windows = (len(dataset) - 1) // context
+    if windows < 1:
+        raise DataError(f"the dataset has {len(dataset)} tokens, one sequence needs {context + 1}")
+    order = batch_windows(windows, order_seed, t * sequences, sequences)
+    return windows_batch(dataset, order, context, micro_batches)
+
+
+def windows_batch(dataset: Dataset, windows: Sequence[int], context: int, micro_batches: int = 1) -> Batch:
+    """A batch of windows of a dataset: window w holds tokens w * context to (w + 1) * context, both included."""
+    rows = len(windows)
+    held = np.stack([dataset.tokens[w * context : w * context + context + 1] for w in windows])
+    return Batch(
+        torch.from_numpy(held.astype(np.int32)),
+        torch.full((rows,), context + 1, dtype=torch.int32),
+        {"loss_mask": torch.ones(rows, context, dtype=torch.bool)},
+        {"micro_batches": (rows // micro_batches,) * micro_batches, "ranks": (rows,)},
+    )
 
 
 def batch_windows(windows: int, order_seed: bytes, first: int, count: int) -> list[int]:

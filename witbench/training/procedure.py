@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -14,7 +13,7 @@ from torch.nn import functional
 from witbench.errors import DataError
 from witbench.training.model import initial_tensors, skeleton
 from witbench.training.optimizer import Stepped, adamw, clipped, learning_rate, moment_roles, sgd
-from witbench.training.order import batch_windows
+from witbench.training.order import keyed_batch, windows_batch
 from witbench.training.state import Batch, Key, State
 
 if TYPE_CHECKING:
@@ -73,23 +72,8 @@ class GPTProcedure:
 
     def batch(self, dataset: Dataset, order_seed: bytes, t: int) -> Batch:
         """The windows of update t in the keyed order: `sequences` rows of `context` + 1 tokens."""
-        rows = self._training["sequences"]
-        windows = (len(dataset) - 1) // self._context
-        if windows < 1:
-            raise DataError(f"the dataset has {len(dataset)} tokens, one sequence needs {self._context + 1}")
-        order = batch_windows(windows, order_seed, t * rows, rows)
-        return self._assemble(dataset, order)
-
-    def _assemble(self, dataset: Dataset, windows: list[int]) -> Batch:
-        rows, context = len(windows), self._context
-        held = np.stack([dataset.tokens[w * context : w * context + context + 1] for w in windows])
-        micro = self._training["micro_batches"]
-        return Batch(
-            torch.from_numpy(held.astype(np.int32)),
-            torch.full((rows,), context + 1, dtype=torch.int32),
-            {"loss_mask": torch.ones(rows, context, dtype=torch.bool)},
-            {"micro_batches": (rows // micro,) * micro, "ranks": (rows,)},
-        )
+        sequences, micro_batches = self._training["sequences"], self._training["micro_batches"]
+        return keyed_batch(dataset, order_seed, t, sequences, self._context, micro_batches)
 
     def update(self, state: State, batch: Batch) -> State:
         """One optimizer update."""
@@ -170,7 +154,7 @@ class GPTProcedure:
         if windows < 1:
             raise DataError(f"the evaluation set has {len(dataset)} tokens, one sequence needs {self._context + 1}")
         firsts = range(0, windows, rows)
-        batches = (self._assemble(dataset, list(range(first, min(first + rows, windows)))) for first in firsts)
+        batches = (windows_batch(dataset, range(first, min(first + rows, windows)), self._context) for first in firsts)
         return {"loss": sum(self._evaluated(state, batch) for batch in batches) / (windows * self._context)}
 
     def _evaluated(self, state: State, batch: Batch) -> float:

@@ -109,6 +109,7 @@ def load_procedure(spec: ProcedureSpec) -> Procedure:
     for name in spec.files:
         sys.modules.pop(name, None)
     sys.meta_path.insert(0, _Published(spec.files))
+    sys.meta_path.append(_Parents(spec.files))
     return _construct(_import(spec.entry), spec)
 
 
@@ -146,3 +147,17 @@ class _Published(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         exec(compile(self._files[module.__name__], f"<published {module.__name__}>", "exec"), module.__dict__)
+
+
+class _Parents(importlib.abc.MetaPathFinder):
+    """Stands in, after everything else, for packages that published modules lie in and that are not installed."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not any(each.startswith(f"{name}.") for each in self._files):
+            return None
+        return importlib.machinery.ModuleSpec(name, None, is_package=True)

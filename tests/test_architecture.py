@@ -21,6 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "kernels": {"training.state"},
     "protocol": {"training", "kernels", *CONFIG},
     "evaluation": set(),
+    "calibration": {"protocol", "training", "kernels", "evaluation", *CONFIG},
     "attacks": {"protocol", "training", "kernels", "evaluation", *CONFIG},
     "figures": {"evaluation"},
     "bench": {"attacks", "evaluation", "figures", "protocol", "training", "kernels", *CONFIG},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,21 +92,32 @@ def _figure(fields: Mapping[str, Any], rows: Sequence[Distance]) -> Figure:
     zero = _zero_place(fields, rows)
     for panel, phase in zip(panels, phases, strict=True):
         _panel(panel, phase, groups, [row for row in rows if row.phase == phase], fields, zero)
-    figure.supxlabel("sketch distance of two computations of one unit (first column: no distance at all)", fontsize=9)
-    figure.legend(handles=list(_legend(rows)), loc="outside upper center", ncols=4, frameon=False)
+    _ticks(panels[0], zero, rows)
+    figure.supxlabel("distance between the sketches of two computations of one unit", fontsize=9)
+    figure.legend(handles=list(_legend(rows)), loc="outside upper center", ncols=6, frameon=False, handletextpad=0.2)
     return figure
 
 
 def _zero_place(fields: Mapping[str, Any], rows: Sequence[Distance]) -> float:
-    """Where distances of zero are drawn: a decade left of everything else."""
+    """Where distances of zero are drawn, on an axis that has no zero: a decade left of everything else."""
     taus = [tau for by_group in fields["tau"].values() for tau in by_group.values()]
     return min([*taus, *(value for row in rows for value in row.groups.values() if value > 0)]) / 10
+
+
+def _ticks(axes: Axes, zero: float, rows: Sequence[Distance]) -> None:
+    """Powers of a hundred, and a zero of its own."""
+    largest = max(value for row in rows for value in row.groups.values())
+    exponents = range(math.ceil(math.log10(zero * 3)), math.floor(math.log10(largest * 2)) + 1)
+    powers = [exponent for exponent in exponents if exponent % 2 == 0]
+    axes.set_xticks([zero, *(10.0**power for power in powers)], ["0", *(f"$10^{{{power}}}$" for power in powers)])
+    axes.set_xticks([], minor=True)
 
 
 def _panel(
     axes: Axes, phase: str, groups: Sequence[str], rows: Sequence[Distance], fields: Mapping[str, Any], zero: float
 ) -> None:
     axes.set_xscale("log")
+    axes.set_xlim(zero / 2.5, None)
     counts = fields["phases"][phase]
     axes.set_title(f"{_TITLES[phase]}: {counts['distances']} honest distances, {counts['units']} units")
     axes.set_yticks(range(len(groups)), groups)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from witbench.calibration.honest import Honest, Unit, manifest_of
-from witbench.calibration.plan import Share, phase_of, ways_of
+from witbench.calibration.plan import Share, first_shares, phase_of, share, ways_of
 from witbench.calibration.pool import run_all
 from witbench.calibration.run import Show, bare, write_json
 from witbench.calibration.variations import THREADS, VARIATIONS, Threads, chosen, run_unit, thread_count
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from witbench.training.state import State
 
 FEWEST_RUNS = 16
+FIRST_PART = 10
+"""One replay in so many is of a run's first unit, each on a seed of its own; see `plan.FIRST`."""
+
 CONFIDENCE = 0.95
 
 Numerics = tuple[int, str | None]
@@ -80,13 +83,15 @@ class CheckRun:
         config: the configuration, `calibrated` tolerance and file included.
         seed: of the run.
         numerics: what `share` indexes into.
-        share: which units are judged how.
+        share: which units are judged how; the run ends after the last of them unless it is whole.
+        whole: whether a token is changed in every unit of the run, too.
     """
 
     config: RunConfig
     seed: int
     numerics: tuple[Numerics, ...]
     share: Share
+    whole: bool = True
 
     def __call__(self) -> tuple[list[Replay], list[Token]]:
         """Run it."""
@@ -96,11 +101,11 @@ class CheckRun:
         variations = {name: VARIATIONS[name](bare(self.config)) for _, name in self.numerics if name}
         random = np.random.default_rng([self.seed, self.config.protocol.unit, 1])
         replays, tokens = [], []
-        for unit in honest.units():
+        for unit in honest.units(None if self.whole else max(self.share)):
             key = random.bytes(32)
             committed = _commit(comparator, unit.end, key)
             phase = phase_of(unit.number, self.config)
-            for index, draw in self.share.units.get(unit.number, ()):
+            for index, draw in self.share.get(unit.number, ()):
                 threads, name = self.numerics[index]
                 with thread_count(threads):
                     if name is None:
@@ -137,18 +142,23 @@ def check(path: Path, units: int, first: int | None, rate: float, workers: int, 
     tau, _ = tolerances(config, manifest_of(bare(config)))
     numerics, draws = _numerics(config, fields)
     ways = ways_of(draws)
-    a_run = Plan(config.training.updates, config.protocol.unit).units
-    runs = max(FEWEST_RUNS, math.ceil(units / (a_run * len(ways))))
-    seeds = _seeds(fields["seeds"], first, runs)
-    part = _share(a_run, math.ceil(units / runs), ways)
+    all_units = range(1, Plan(config.training.updates, config.protocol.unit).units + 1)
+    firsts = units // FIRST_PART
+    runs = max(FEWEST_RUNS, math.ceil((units - firsts) / (len(all_units) * len(ways))))
+    parts = [share(all_units, math.ceil((units - firsts) / runs), ways, run, runs) for run in range(runs)]
+    parts += first_shares(firsts, ways)
+    seeds = _seeds(fields["seeds"], first, len(parts))
     replays: list[Replay] = []
     tokens: list[Token] = []
-    show(0, runs)
-    work = [CheckRun(config, seed, numerics, part) for seed in seeds]
+    show(0, len(parts))
+    work = [
+        CheckRun(config, seed, numerics, part, number < runs)
+        for number, (seed, part) in enumerate(zip(seeds, parts, strict=True))
+    ]
     for number, (judged, changed) in enumerate(run_all(work, workers), 1):
         replays += judged
         tokens += changed
-        show(number, runs)
+        show(number, len(parts))
     result = {
         "calibration_sha256": digest.hex(),
         "seeds": [seeds[0], seeds[-1]],
@@ -209,15 +219,6 @@ def _seeds(used: Sequence[int], first: int | None, runs: int) -> range:
     return seeds
 
 
-def _share(units: int, count: int, ways: Sequence[tuple[int, int]]) -> Share:
-    """Spread replays evenly over all units of a run."""
-    given: dict[int, list[tuple[int, int]]] = {}
-    for number in range(min(count, units * len(ways))):
-        lap, at = divmod(number, units)
-        given.setdefault(at + 1, []).append(ways[(lap + at) % len(ways)])
-    return Share({unit: tuple(each) for unit, each in given.items()}, {})
-
-
 def _commit(comparator: Comparator, state: State, key: bytes) -> Committed:
     commitment = commit_state(state, comparator.manifest)
     return Committed(commitment.state, commitment.exact, key, sketch_to_bytes(comparator.sketch(state, key)))
@@ -269,6 +270,10 @@ def _false_rejects(replays: Sequence[Replay], rate: float) -> dict[str, Any]:
                 "rejected": sum(replay.numerics == kind for replay in rejected),
             }
             for kind in kinds
+        },
+        "first_units": {
+            "replays": sum(replay.unit == 1 for replay in replays),
+            "rejected": sum(replay.unit == 1 for replay in rejected),
         },
         "rejects": [vars(replay) for replay in rejected],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from witbench.training.determinism import set_deterministic
 from witbench.training.source import builtin_spec, procedure_from
 
 if TYPE_CHECKING:
-    from witbench.config import RunConfig
+    from witbench.config import DataConfig, RunConfig
     from witbench.kernels.base import Manifest, Sketch, SketchDesign
     from witbench.training.data import Dataset
     from witbench.training.procedure import Procedure
@@ -54,16 +55,16 @@ class Honest:
         set_deterministic(config.training.threads)
         self.procedure: Procedure = procedure_from(builtin_spec(config.procedure_plain()))
         self.plan = Plan(config.training.updates, config.protocol.unit)
-        self.dataset, self.evaluation_set = _data(config)
+        self.dataset, self.evaluation_set = _data(config.data, config.model.vocab)
         self._order = _drawn(f"order/{seed}")
         self._initial = self.procedure.init(int.from_bytes(_drawn(f"init/{seed}")[:7], "big"))
         self.manifest = build_manifest(self._initial.real, config.sketch.groups)
         self.design: SketchDesign = build(SKETCHES, config.sketch.name, config.sketch.params)
 
-    def units(self) -> Iterator[Unit]:
-        """The units in order."""
+    def units(self, last: int | None = None) -> Iterator[Unit]:
+        """The units in order, up to the last one or a given one."""
         state = self._initial
-        for number in range(1, self.plan.units + 1):
+        for number in range(1, (last or self.plan.units) + 1):
             updates = self.plan.updates_of(number)
             batches = tuple(self.procedure.batch(self.dataset, self._order, t) for t in updates)
             end = run_unit(self.procedure, state, batches)
@@ -96,8 +97,9 @@ def rounding_of(state: State, manifest: Manifest) -> Mapping[str, float]:
     return steps
 
 
-def _data(config: RunConfig) -> tuple[Dataset, Dataset]:
-    training, evaluation = load_data(config.data, config.model.vocab)
+@lru_cache(maxsize=1)
+def _data(config: DataConfig, vocab: int) -> tuple[Dataset, Dataset]:
+    training, evaluation = load_data(config, vocab)
     return training, evaluation
 
 

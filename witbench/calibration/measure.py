@@ -65,7 +65,7 @@ class Measured:
         honest: distances between honest computations.
         token: distances that one changed token makes, one a unit.
         rounding: group -> largest rounding step of one stored value, over all end states.
-        evaluated: name -> values of the final state.
+        evaluated: name -> values of the final state; empty for a run that stopped before it.
     """
 
     seed: int
@@ -84,12 +84,14 @@ class MeasureRun:
         seed: of the run.
         variations: names of the variations; the ways of `share` index into them.
         share: what to measure.
+        whole: whether the run goes on to its end and is evaluated there, or stops after the last unit measured.
     """
 
     config: RunConfig
     seed: int
     variations: tuple[str, ...]
     share: Share
+    whole: bool = True
 
     def __call__(self) -> Measured:
         """Run it. Raises ConfigError when a variation changes the exact part, or distances mean nothing."""
@@ -99,21 +101,22 @@ class MeasureRun:
         distances: list[Distance] = []
         token: list[Distance] = []
         rounding: dict[str, float] = {}
-        end: State | None = None
-        for unit in honest.units():
+        evaluated: dict[str, Evaluated] = {}
+        for unit in honest.units(None if self.whole else max(self.share)):
             key = random.bytes(32)
-            own, end = honest.sketch(unit.end, key), unit.end
+            own = honest.sketch(unit.end, key)
             for group, step in rounding_of(unit.end, honest.manifest).items():
                 rounding[group] = max(rounding.get(group, 0.0), step)
-            for index, draw in self.share.units.get(unit.number, ()):
+            for index, draw in self.share.get(unit.number, ()):
                 state = ways[index](honest.procedure, unit.start, unit.batches, draw, random)
                 _check_exact(ways[index].name, unit, state)
                 distances.append(self._distance(honest, ways[index].name, unit, own, honest.sketch(state, key)))
             changed = change_one_token(list(unit.batches), random.bytes(32), honest.dataset.vocab)
             state = run_unit(honest.procedure, unit.start, changed)
             token.append(self._distance(honest, YARDSTICK, unit, own, honest.sketch(state, key)))
-        assert end is not None  # a run has at least one unit
-        return Measured(self.seed, tuple(distances), tuple(token), rounding, _evaluations(honest, ways, end))
+            if unit.number == honest.plan.units:
+                evaluated = _evaluations(honest, ways, unit.end)
+        return Measured(self.seed, tuple(distances), tuple(token), rounding, evaluated)
 
     def _distance(self, honest: Honest, variation: str, unit: Unit, own: Sketch, other: Sketch) -> Distance:
         groups = honest.design.distance(own, other)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from witbench.protocol.ledger import Plan
@@ -16,21 +15,18 @@ if TYPE_CHECKING:
 FEWEST_RUNS, MOST_RUNS = 8, 32
 """Training runs unless a number is given: units of one run are not independent, so there are several."""
 
+FIRST = 1
+"""The unit whose noise is the wildest. Adam's first step divides a gradient by its own size plus epsilon, so an element
+whose gradient is near zero moves by up to the learning rate times its rounding error over epsilon. Which run has such
+an element is a matter of its seed: one in some has a distance thirty times the usual one. So this unit is measured on
+many seeds, not in many ways."""
+
 Way = tuple[int, int]
 """One way to compute a unit again: index of a variation, and which of its draws."""
 
 
-@dataclass(frozen=True)
-class Share:
-    """What is measured on each training run.
-
-    Attributes:
-        units: unit -> the ways in which it is computed again.
-        phases: phase -> number of measurements.
-    """
-
-    units: dict[int, tuple[Way, ...]]
-    phases: dict[str, int]
+Share = dict[int, tuple[Way, ...]]
+"""Unit -> the ways in which one run computes it again."""
 
 
 def phase_of(unit: int, config: RunConfig) -> str:
@@ -55,22 +51,37 @@ def runs_needed(config: RunConfig, wanted: int, ways: int) -> int:
     return min(MOST_RUNS, max([FEWEST_RUNS, *(math.ceil(wanted / (count * ways)) for count in counts)]))
 
 
-def share(config: RunConfig, wanted: int, ways: Sequence[Way], runs: int) -> Share:
-    """Spread measurements evenly over the units of each phase, no unit twice in the same way.
+def share(units: Sequence[int], count: int, ways: Sequence[Way], run: int, runs: int) -> Share:
+    """What one run measures: spread over all units and ways, no unit twice in the same way.
+
+    Runs take turns, so that together they meet every unit and every way even where each of them has few measurements.
 
     Args:
-        config: the configuration.
-        wanted: measurements a phase, all runs together; there may be fewer when the units run out.
+        units: the units to choose from.
+        count: measurements of this run; fewer when units and ways run out.
         ways: the ways of `ways_of`.
-        runs: training runs.
+        run: number of this run, from 0.
+        runs: all of them.
     """
-    units: dict[int, list[Way]] = {}
-    phases = {}
-    for phase, members in units_by_phase(config).items():
-        count = min(math.ceil(wanted / runs), len(members) * len(ways))
-        phases[phase] = count
-        for number in range(count):
-            lap, at = divmod(number, len(members))
-            # Neighbouring units begin with different ways, so that a single lap meets all of them.
-            units.setdefault(members[at], []).append(ways[(lap + at) % len(ways)])
-    return Share({unit: tuple(given) for unit, given in units.items()}, phases)
+    given: dict[int, list[Way]] = {}
+    a_lap = min(count, len(units))
+    for number in range(min(count, len(units) * len(ways))):
+        lap, at = divmod(number, a_lap)
+        unit = units[(at * runs + run) * len(units) // (a_lap * runs)]
+        given.setdefault(unit, []).append(ways[(lap + at + run) % len(ways)])
+    return {unit: tuple(chosen) for unit, chosen in given.items()}
+
+
+def shares(config: RunConfig, wanted: int, ways: Sequence[Way], runs: int) -> list[Share]:
+    """What each run measures, for `wanted` measurements a phase, all runs together."""
+    count = math.ceil(wanted / runs)
+    phases = units_by_phase(config).values()
+    return [
+        {unit: given for units in phases for unit, given in share(units, count, ways, run, runs).items()}
+        for run in range(runs)
+    ]
+
+
+def first_shares(count: int, ways: Sequence[Way], run: int = 0) -> list[Share]:
+    """One measurement of the first unit for each of `count` more runs, which go no further."""
+    return [{FIRST: (ways[(run + number) % len(ways)],)} for number in range(count)]

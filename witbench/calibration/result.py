@@ -97,11 +97,11 @@ def taus(
 
 def evaluation_tau(measured: Sequence[Measured], factor: float) -> dict[str, float]:
     """Name -> how far a shown evaluation may lie from the prover's."""
-    names = measured[0].evaluated
-    return {
-        name: factor * max(max(e.moved, _EVALUATION_EPS * e.largest) for e in (run.evaluated[name] for run in measured))
-        for name in names
-    }
+    least: dict[str, float] = {}
+    for run in measured:
+        for name, found in run.evaluated.items():
+            least[name] = max(least.get(name, 0.0), found.moved, _EVALUATION_EPS * found.largest)
+    return {name: factor * value for name, value in least.items()}
 
 
 def held_out(measured: Sequence[Measured], floor: Mapping[str, float], factor: float) -> dict[str, Any]:

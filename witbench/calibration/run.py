@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from witbench.calibration.honest import manifest_of
 from witbench.calibration.measure import MeasureRun
-from witbench.calibration.plan import runs_needed, share, ways_of
+from witbench.calibration.plan import first_shares, runs_needed, shares, ways_of
 from witbench.calibration.pool import run_all
 from witbench.calibration.result import calibration
 from witbench.calibration.variations import VARIATIONS, chosen
@@ -30,9 +30,9 @@ class Settings:
     """How to calibrate.
 
     Attributes:
-        distances: honest distances a phase, as far as its units allow.
+        distances: honest distances a phase, as far as its units allow, and seeds of which the first unit is measured.
         factor: tau over the largest of them.
-        runs: training runs; None for as many as the distances need, from 8 to 32.
+        runs: whole training runs; None for as many as the distances need, from 8 to 32.
         variations: names of the variations.
         workers: processes.
     """
@@ -85,13 +85,16 @@ def calibrate(config: RunConfig, settings: Settings, path: Path, show: Show) -> 
     if not ways:
         raise ConfigError(f"variations={','.join(names)}: there is no other way to compute a unit here")
     runs = settings.runs or runs_needed(config, settings.distances, len(ways))
-    part = share(config, settings.distances, ways, runs)
-    work = [MeasureRun(config, config.seed + number, names, part) for number in range(runs)]
+    parts = [
+        *shares(config, settings.distances, ways, runs),
+        *first_shares(max(0, settings.distances - runs), ways),
+    ]
+    work = [MeasureRun(config, config.seed + n, names, part, n < runs) for n, part in enumerate(parts)]
     measured: list[Measured] = []
-    show(0, runs)
+    show(0, len(work))
     for done in run_all(work, settings.workers):
         measured.append(done)
-        show(len(measured), runs)
+        show(len(measured), len(work))
     measured.sort(key=lambda each: each.seed)
     design = build(SKETCHES, config.sketch.name, config.sketch.params)
     fields = calibration(config, manifest_of(config), design, settings.factor, measured, left_out)

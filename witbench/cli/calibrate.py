@@ -94,6 +94,7 @@ def _check(arguments: Arguments) -> int:
 def _say_check(result: Mapping[str, Any]) -> None:
     print(f"honest replays rejected: {_bound(result['rejected'], result['replays'], result)}")
     print(f"  {result['units']} units of {result['runs']} training runs; seeds {_range(result['seeds'])}")
+    print(f"  {'first units':<24} {result['first_units']['rejected']} of {result['first_units']['replays']}")
     for name, found in result["numerics"].items():
         print(f"  {name:<24} {found['rejected']} of {found['replays']}")
     for reject in result["rejects"][:10]:
@@ -152,7 +153,7 @@ COMMAND = Command(
         JSON,
         Option("distances", _whole(1), "N", "honest distances a phase, as far as units allow", default=300),
         Option("factor", _number(0.0, math.inf, "a positive number"), "X", "tau over the largest one", default=10.0),
-        Option("runs", _whole(1), "N", "training runs; as many as needed, 8 to 32, unless given"),
+        Option("runs", _whole(1), "N", "whole training runs; as many as needed, 8 to 32, unless given"),
         Option("variations", str, "A,B", "threads, micro_batches, order, compile; all unless given"),
         Option("workers", _whole(1), "N", "processes of one thread each", default=2),
         Option("units", _whole(1), "N", "of `check`: honest replays to judge", default=3000),

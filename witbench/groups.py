@@ -26,6 +26,7 @@ ROOT = "config"
 
 _PLUGGABLE: dict[str, Registry[Any]] = {"sketch": SKETCHES, "attack": ATTACKS, "protocol": PROTOCOLS}
 _WITH_PARAMS = ("sketch", "attack", "placement")
+_MADE_BY = {"tolerance.calibration": " (`witbench calibrate` makes one)"}
 
 
 def config_dir() -> Path:
@@ -80,7 +81,10 @@ def compose_plain(overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigError(_first_line(error)) from None
     if missing:
         group = missing[0].partition(".")[0]
-        raise ConfigError(f"{missing[0]}: must be given with {group}={node[group].name}; write {missing[0]}=VALUE")
+        made = _MADE_BY.get(missing[0], "")
+        raise ConfigError(
+            f"{missing[0]}: must be given with {group}={node[group].name}; write {missing[0]}=VALUE{made}"
+        )
     return cast("dict[str, Any]", plain)
 
 

@@ -18,6 +18,7 @@ from witbench.protocol.records import FIRST_PREV, chunks
 from witbench.protocol.statement import build_statement, sign_statement
 from witbench.protocol.switches import WITNESS, Switches, coin_threshold, threshold_to_bytes
 from witbench.protocol.tape import TapeWriter, iter_records
+from witbench.protocol.tau import warmup_units
 
 BROKER = SigningKey.from_seed("witbench/broker", b"b" * 32)
 TRAINER = SigningKey.from_seed("trainer", b"t" * 32)
@@ -132,7 +133,9 @@ class Synthetic:
 
     def _begin(self, reveals: int) -> None:
         blobs = {"config": b'{"model":"none"}', "manifest": encode({}), "procedure": b"def update(): ..."}
-        tau = {group: f64(0.5) for group in self.groups} if self.switches.tolerance.uses_tau else {}
+        tolerance = self.switches.tolerance
+        after = {group: f64(0.5) for group in self.groups} if tolerance.uses_tau else {}
+        warmup = {group: f64(1.0) for group in self.groups} if tolerance.calibrated else {}
         fields: Fields = {
             "version": 0,
             "run": "test-run",
@@ -149,8 +152,10 @@ class Synthetic:
             "groups": list(self.groups),
             "switches": self.switches.names(),
             "p": threshold_to_bytes(coin_threshold(self.p)),
-            "tau": tau,
-            "calibration": digest("calibration") if self.switches.tolerance.calibrated else None,
+            "tau": {"warmup": warmup, "after": after},
+            "warmup": warmup_units(self.updates, self.unit) if warmup else 0,
+            "evaluation_tau": {"loss": f64(1e-6)} if tolerance.calibrated else {},
+            "calibration": digest("calibration") if tolerance.calibrated else None,
             "anchor": self.beacon.anchor,
             "reveals": reveals,
             "lag": self.lag,

@@ -109,6 +109,15 @@ SMALL_ORDER = VerifyKey("weak", bytes([1] + [0] * 31)).vkey
 CALIBRATED: Fields = {"tolerance": "calibrated", "p": 1.0}
 TAU = {group: f64(0.5) for group in GROUPS}
 
+
+def _taus(**changes: Any) -> Fields:
+    """The tau of genesis, one value of the phase after warm-up changed or left out."""
+    after = {**TAU, **changes}
+    return {"tau": {"warmup": TAU, "after": {group: value for group, value in after.items() if value is not None}}}
+
+
+NO_TAU: Fields = {"tau": {"warmup": {}, "after": {}}}
+
 GENESIS = {
     "one key for both": ("same key", {"trainer_key": BROKER.vkey}, {}),
     "small-order broker key": ("small order", {"broker_key": SMALL_ORDER}, {}),
@@ -116,13 +125,29 @@ GENESIS = {
     "unknown switch choice": ("unknown", {"switches": {**WITNESS, "chain": "none"}}, {}),
     "a switch less": ("missing", {"switches": {"tolerance": "exact"}}, {}),
     "p above 1": ("at most 2^64", {"p": b"\xff" * 9}, {}),
-    "no groups": ("no sketch group", {"groups": [], "tau": {}}, {}),
-    "tau in exact": ("needs a tau for no group", {"tau": TAU}, {}),
-    "no tau in calibrated": ("needs a tau for every group", {"tau": {}}, CALIBRATED),
-    "tau of a group missing": ("needs a tau for every", {"tau": {GROUPS[0]: f64(0.5)}}, CALIBRATED),
-    "tau not a number": ("not finite", {"tau": {**TAU, GROUPS[0]: f64(NAN)}}, CALIBRATED),
-    "tau infinite": ("not finite", {"tau": {**TAU, GROUPS[0]: f64(float("inf"))}}, CALIBRATED),
-    "tau negative": ("negative", {"tau": {**TAU, GROUPS[0]: f64(-1.0)}}, CALIBRATED),
+    "no groups": ("no sketch group", {"groups": [], **NO_TAU}, {}),
+    "tau in exact": ("needs a tau for no group", {"tau": {"warmup": {}, "after": TAU}}, {}),
+    "no tau in calibrated": ("needs a tau for every group", NO_TAU, CALIBRATED),
+    "tau of a group missing": ("needs a tau for every", _taus(**{GROUPS[1]: None}), CALIBRATED),
+    "tau not a number": ("not finite", _taus(**{GROUPS[0]: f64(NAN)}), CALIBRATED),
+    "tau infinite": ("not finite", _taus(**{GROUPS[0]: f64(float("inf"))}), CALIBRATED),
+    "tau negative": ("negative", _taus(**{GROUPS[0]: f64(-1.0)}), CALIBRATED),
+    "no tau in warm-up": ("units and tolerances", {"tau": {"warmup": {}, "after": TAU}}, CALIBRATED),
+    "other groups in warm-up": (
+        "different groups",
+        {"tau": {"warmup": {GROUPS[0]: f64(0.5)}, "after": TAU}},
+        CALIBRATED,
+    ),
+    "warm-up not a number": ("not finite", {"tau": {"warmup": {**TAU, GROUPS[1]: f64(NAN)}, "after": TAU}}, CALIBRATED),
+    "a longer warm-up": ("a warm-up phase of 2 units where 1 are due", {"warmup": 2}, CALIBRATED),
+    "no warm-up": ("where 1 are due", {"warmup": 0, "tau": {"warmup": {}, "after": TAU}}, CALIBRATED),
+    "a warm-up in fixed": (
+        "where 0 are due",
+        {"warmup": 1, "tau": {"warmup": TAU, "after": TAU}},
+        {"tolerance": "fixed"},
+    ),
+    "a tolerance for evaluations in exact": ("none for evaluations", {"evaluation_tau": {"loss": f64(1.0)}}, {}),
+    "an evaluation's tolerance not a number": ("not finite", {"evaluation_tau": {"loss": f64(NAN)}}, CALIBRATED),
     "no calibration": ("needs calibration", {"calibration": None}, CALIBRATED),
     "calibration in exact": ("has no calibration", {"calibration": bytes(32)}, {}),
     "too few reveals": ("fewer than the 76", {"reveals": 75}, {}),
@@ -210,7 +235,9 @@ LIES: dict[str, Lie] = {
     "an update undeclared": Lie("commit", "where declare or", drop("declare", t=3), {"updates": 4, "unit": 2}),
     "commits another boundary": Lie("commit", "boundary 5 where 2", edit("commit", {"boundary": 2}, boundary=5)),
     "no COMMIT": Lie("key", "where commit or", drop("commit", boundary=2)),
-    "a unit too many": Lie("declare", "after the last unit", options={"updates": 4, "genesis": {"updates": 3}}),
+    "a unit too many": Lie(
+        "declare", "after the last unit", options={"p": 1.0, "updates": 4, "genesis": {"updates": 3}}
+    ),
     # KEY and COIN
     "a reveal made up": Lie("key", "does not hash", edit("key", {"unit": 2}, reveal=digest("made up"))),
     "a reveal used twice": Lie("key", "used before", edit("key", {"unit": 2}, number=2)),
@@ -339,7 +366,9 @@ LIES: dict[str, Lie] = {
     "complete with a failed check": Lie("final", "in which x failed", edit("final", checks=plus("checks", x=False))),
     "complete that names a failure": Lie("final", "names x as failed", edit("final", failed="x")),
     "rejected without a name": Lie("final", "does not name", edit("final", status="rejected")),
-    "complete before its end": Lie("final", "boundary 3 where 5", options={"genesis": {"updates": 5}, "spare": 2}),
+    "complete before its end": Lie(
+        "final", "boundary 3 where 5", options={"p": 1.0, "genesis": {"updates": 5}, "spare": 2}
+    ),
     "a record after final": Lie("rewind", "where nothing is due", made_by=GoesOn),
 }
 
@@ -408,7 +437,7 @@ def test_a_rejected_run_names_the_check_that_failed(tmp_path: Path) -> None:
 
 def test_a_huge_tau(tmp_path: Path) -> None:
     """Sound, but one token's distance would pass: the policy refuses it at the first verdict."""
-    certificate = Synthetic(genesis={"tau": {group: f64(1e4) for group in GROUPS}}, **CALIBRATED).build()
+    certificate = Synthetic(genesis=_taus(**{group: f64(1e4) for group in GROUPS}), **CALIBRATED).build()
     report = verify(certificate.write(tmp_path / "cert"), pinned())
     assert (report.status, report.check) == ("invalid", "policy.tau")
     assert report.record is not None
@@ -417,9 +446,25 @@ def test_a_huge_tau(tmp_path: Path) -> None:
     assert verify(tmp_path / "cert", pinned(), lenient).accepted
 
 
+def test_a_huge_tau_in_warm_up_alone(tmp_path: Path) -> None:
+    """The warm-up's own tau is held against one token, too: its name excuses nothing."""
+    loose = {"tau": {"warmup": {group: f64(1e4) for group in GROUPS}, "after": TAU}}
+    certificate = Synthetic(genesis=loose, **CALIBRATED).build()
+    report = verify(certificate.write(tmp_path / "cert"), pinned())
+    assert (report.status, report.check) == ("invalid", "policy.tau")
+    assert report.record is not None
+    assert certificate.records[report.record]["unit"] == 1
+
+
+@pytest.mark.parametrize(("unit", "accepted"), [(1, True), (2, False)])
+def test_each_phase_has_its_own_tau(tmp_path: Path, unit: int, accepted: bool) -> None:
+    between = edit("replay", {"unit": unit}, distances=plus("distances", **{GROUPS[1]: f64(0.75)}))
+    report = verify(Synthetic(tamper=between, **CALIBRATED).build().write(tmp_path / "cert"), pinned())
+    assert report.accepted == accepted, report.reason
+
+
 def test_one_tight_group_is_enough_and_exact_needs_none(tmp_path: Path) -> None:
-    tau = {GROUPS[0]: f64(1.0), GROUPS[1]: f64(1e4)}
-    tight = Synthetic(genesis={"tau": tau}, **CALIBRATED).build()
+    tight = Synthetic(genesis=_taus(**{GROUPS[0]: f64(1.0), GROUPS[1]: f64(1e4)}), **CALIBRATED).build()
     assert verify(tight.write(tmp_path / "tight"), pinned()).accepted
     still = edit("replay", {"unit": 3}, yardstick={group: f64(0.0) for group in GROUPS})
     assert verify(Synthetic(tamper=still).build().write(tmp_path / "exact"), pinned()).accepted

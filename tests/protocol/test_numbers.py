@@ -8,6 +8,7 @@ import pytest
 
 from witbench.protocol.numbers import Tally, detection, drift, expected_checks, failing_bound, longest_stretch
 from witbench.protocol.switches import WITNESS, Switches
+from witbench.protocol.tau import Tau
 
 
 @pytest.mark.parametrize(
@@ -56,9 +57,11 @@ def test_longest_stretch(checked: list[int], longest: int) -> None:
 
 
 def test_drift() -> None:
-    assert drift(100, {"g": 0.5, "h": 0.25}) == {"g": 50.0, "h": 25.0}
-    assert drift(100, {"g": 0.5}, amplification=3.0) == {"g": 150.0}
-    assert drift(100, {}) == {}
+    assert drift(100, Tau({"g": 0.5, "h": 0.25})) == {"g": 50.0, "h": 25.0}
+    assert drift(100, Tau({"g": 0.5}), amplification=3.0) == {"g": 150.0}
+    assert drift(100, Tau({"g": 0.5}, {"g": 2.0}, 10)) == {"g": 65.0}
+    assert drift(4, Tau({"g": 0.5}, {"g": 2.0}, 10)) == {"g": 8.0}
+    assert drift(100, Tau()) == {}
 
 
 def _tally(*units: tuple[int, str]) -> Tally:
@@ -75,7 +78,7 @@ CALIBRATED = Switches.from_names(WITNESS)
 
 def test_numbers_of_a_run() -> None:
     tally = _tally((10, "free"), (10, "passed"), (10, "free"), (7, "free"), (7, "passed"))
-    numbers = tally.numbers(5, 0.25, 2, CALIBRATED, {"g": 2.0})
+    numbers = tally.numbers(5, 0.25, 2, CALIBRATED, Tau({"g": 2.0}))
     assert (numbers.units, numbers.tokens, numbers.drawn, numbers.passed, numbers.coins) == (5, 44, 2, 2, 1)
     assert numbers.longest_unchecked == 2
     assert numbers.expected == 0.25 * 4 + 1
@@ -88,13 +91,13 @@ def test_numbers_of_a_run() -> None:
 def test_detection_is_the_worst_case_of_the_switches() -> None:
     tally = _tally(*[(1, "free")] * 9, (1, "passed"))
     exact = Switches.from_names({**WITNESS, "tolerance": "exact"})
-    assert tally.numbers(10, 0.1, 1, CALIBRATED, {"g": 1.0}).detection[10] == pytest.approx(1 - 0.9**5)
-    assert tally.numbers(10, 0.1, 1, exact, {}).detection[10] == pytest.approx(1 - 0.9**10)
-    assert tally.numbers(10, 0.1, 1, exact, {}).drift == {}
+    assert tally.numbers(10, 0.1, 1, CALIBRATED, Tau({"g": 1.0})).detection[10] == pytest.approx(1 - 0.9**5)
+    assert tally.numbers(10, 0.1, 1, exact, Tau()).detection[10] == pytest.approx(1 - 0.9**10)
+    assert tally.numbers(10, 0.1, 1, exact, Tau()).drift == {}
 
 
 def test_the_last_unit_is_no_coin() -> None:
-    numbers = _tally((1, "passed")).numbers(1, 0.5, 1, CALIBRATED, {"g": 1.0})
+    numbers = _tally((1, "passed")).numbers(1, 0.5, 1, CALIBRATED, Tau({"g": 1.0}))
     assert (numbers.passed, numbers.coins, numbers.failing_at_most) == (1, 0, 1.0)
 
 
@@ -105,7 +108,7 @@ def test_dropped_units_count_for_nothing() -> None:
     tally.add(5, False)
     tally.add(5, True)
     tally.passed(3)
-    numbers = tally.numbers(3, 0.5, 1, CALIBRATED, {"g": 1.0})
+    numbers = tally.numbers(3, 0.5, 1, CALIBRATED, Tau({"g": 1.0}))
     assert (numbers.units, numbers.tokens, numbers.passed, numbers.coins, numbers.longest_unchecked) == (3, 20, 2, 1, 1)
     tally.rewind(0)
     assert (tally.units, tally.tokens, tally.rewinds) == (0, 0, 2)

@@ -39,6 +39,7 @@ def test_only_reference_switches() -> None:
         ({"g": 5.0, "h": 0.01}, {"g": 10.0, "h": 0.2}, True),
         ({"g": 1.0}, {"g": math.nan}, False),
         ({"g": 1.0}, {"g": 0.0}, False),
+        ({"g": 1.0, "constant": 0.0}, {"g": 9.0, "constant": 0.0}, False),
         ({"g": 1.0}, {"g": -100.0}, False),
     ],
 )

@@ -44,7 +44,9 @@ def test_an_accepted_run(tmp_path: Path) -> None:
 
 def test_drift_is_stated_as_a_lower_bound(tmp_path: Path) -> None:
     text = _transcript(tmp_path, p=1.0, updates=4, tolerance="calibrated")
-    assert "2 in head/parameter, first order: units x tau x Lambda," in text
+    # One warm-up unit with a tau of 1, three units with 0.5.
+    assert "2.5 in head/parameter, first order: sum of tau over the units x Lambda," in text
+    assert f"calibrated, the first 1 unit apart (calibration {digest('calibration').hex()})" in text
     assert "a lower bound with Lambda = 1 (not measured)" in text
 
 

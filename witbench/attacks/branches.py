@@ -145,7 +145,7 @@ class Trajectory:
         self._design = build(SKETCHES, config.sketch.name, config.sketch.params)
         self._kept: dict[int, State] = {}
         self._manifest = self._walk(sorted(set(boundaries)), kept or _NoCache())
-        tau, _ = tolerances(config.tolerance, [entry.group for entry in self._manifest.entries])
+        tau, _ = tolerances(config, self._manifest)
         self._comparator = Comparator(self._design, self._manifest, self._switches.tolerance, tau)
 
     def _walk(self, boundaries: Sequence[int], cache: StateCache) -> Manifest:

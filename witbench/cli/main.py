@@ -17,7 +17,19 @@ from witbench.cli.command import CFG, INFO, Command, table
 from witbench.errors import ConfigError, WitbenchError
 from witbench.registry import unknown
 
-COMMANDS = ("bench", "train", "verify", "attack", "figure", "data", "ls", "show", "validate", "doctor")
+COMMANDS = (
+    "bench",
+    "train",
+    "verify",
+    "attack",
+    "calibrate",
+    "figure",
+    "data",
+    "ls",
+    "show",
+    "validate",
+    "doctor",
+)
 """Each is a module of this package with a `COMMAND`, imported when it is asked for."""
 
 OK, NEGATIVE, MISTAKE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141

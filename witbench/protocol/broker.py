@@ -257,13 +257,16 @@ class LocalBroker(Broker):
             values = read_values(self.terms.replayer.sandbox.run(job))
         except SandboxFailure as error:
             raise ProtocolError("evaluation.value", f"{error.kind}: {error.detail}") from None
-        shown = {name: f64(value) for name, value in claimed.items()}
-        same = shown == {name: f64(value) for name, value in values.items()}
+        shown, own = ({name: f64(value) for name, value in each.items()} for each in (claimed, values))
+        tau = self.terms.comparator.tau.evaluation
+        same = shown.keys() == own.keys() and all(
+            shown[name] == own[name] or (name in tau and abs(claimed[name] - values[name]) <= tau[name]) for name in own
+        )
         self._append(
             "evaluation",
             boundary=self.terms.plan.units,
             set=self.terms.evaluation_set.root,
-            values=shown,
+            values=own if same else shown,
             checks={"evaluation.value": same},
         )
         checks.require("evaluation.value", same, "the shown evaluation is not what the final state gives")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from witbench.kernels.base import Manifest, SketchDesign
     from witbench.protocol.switches import Tolerance
+    from witbench.protocol.tau import Tau
     from witbench.training.state import State
 
 
@@ -128,13 +129,13 @@ class Comparator:
         design: the sketch design.
         manifest: the prover's own manifest, from its own S_0.
         tolerance: the tolerance switch.
-        tau: group -> tolerance (empty for `exact`).
+        tau: the tolerances, by unit.
     """
 
     design: SketchDesign
     manifest: Manifest
     tolerance: Tolerance
-    tau: Mapping[str, float]
+    tau: Tau
 
     def sketch(self, state: State, key: bytes) -> Sketch:
         """Sketch a state under a key. Raises StateError when it does not fit the manifest or is not finite."""
@@ -167,8 +168,8 @@ class Comparator:
             same = all(value <= self.design.recompute_tolerance for value in distances.values())
         checks.require(name, same, "the taped sketch is not the sketch of the committed state")
 
-    def check_replayed(self, checks: Checks, replayed: State, committed: Committed) -> None:
-        """The transition checks: exact part, then distance or digest as the tolerance switch says."""
+    def check_replayed(self, checks: Checks, replayed: State, committed: Committed, unit: int) -> None:
+        """The transition checks of a unit: exact part, then distance or digest as the tolerance switch says."""
         try:
             own = self.sketch(replayed, committed.key)
             digest = commit_state(replayed, self.manifest).state
@@ -177,10 +178,13 @@ class Comparator:
         same_exact = exact_digest(replayed) == committed.exact
         checks.require("replay.exact_part", same_exact, "the replayed exact part is not the committed one")
         checks.distances = self.design.distance(own, sketch_from_bytes(committed.sketch, own))
-        for name, passed in self.tolerance.judge(checks.distances, self.tau, digest == committed.state).items():
-            checks.require(name, passed, f"largest distance {max(checks.distances.values()):.3g}")
+        tau = self.tau.of(unit)
+        for name, passed in self.tolerance.judge(checks.distances, tau, digest == committed.state).items():
+            checks.require(name, passed, _farthest(checks.distances, tau))
 
-    def check_exact_distances(self, checks: Checks, replayed: State, end: State, committed: Committed) -> None:
+    def check_exact_distances(
+        self, checks: Checks, replayed: State, end: State, committed: Committed, unit: int
+    ) -> None:
         """With `open: both`: the opened end state is the committed one, and near the replayed one tensor by tensor."""
         self.check_opened(checks, "open.end", end, committed, ("open.end.sketch",))
         for entry in self.manifest.entries:
@@ -189,9 +193,17 @@ class Comparator:
             if entry.transform == "sqrt":
                 ours, theirs = ours.sqrt(), theirs.sqrt()
             distance = float((ours - theirs).norm())
-            near = distance <= self.tau.get(entry.group, 0.0)
+            near = distance <= self.tau.of(unit).get(entry.group, 0.0)
             checks.require("replay.exact_distance", near, f"{entry.role} {entry.name} is {distance:.3g} off")
 
     def yardstick(self, replayed: State, changed: State, key: bytes) -> dict[str, float]:
         """Per-group distance between an honest replay and one with a single token changed."""
         return self.design.distance(self.sketch(replayed, key), self.sketch(changed, key))
+
+
+def _farthest(distances: Mapping[str, float], tau: Mapping[str, float]) -> str:
+    """The group that stands out most, in words."""
+    if not tau:
+        return f"largest distance {max(distances.values()):.3g}"
+    group = max(distances, key=lambda each: distances[each] / tau[each] if tau.get(each) else distances[each])
+    return f"{group} is {distances[group]:.3g} off, tau is {tau.get(group, 0.0):.3g}"

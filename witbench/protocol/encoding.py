@@ -101,3 +101,8 @@ def f64_from(data: bytes) -> float:
     """The real number in 8 bytes; may be infinite or not a number."""
     (value,) = struct.unpack(">d", data)
     return float(value)
+
+
+def reals(values: Mapping[str, bytes]) -> dict[str, float]:
+    """The real numbers of a taped map."""
+    return {name: f64_from(value) for name, value in values.items()}

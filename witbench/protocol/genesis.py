@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from witbench.errors import ConfigError, TapeError
 from witbench.protocol.beacon import reveals_needed
-from witbench.protocol.encoding import f64_from
+from witbench.protocol.encoding import f64_from, reals
 from witbench.protocol.notes import VerifyKey
 from witbench.protocol.records import BLOBS, PUBLISHED
 from witbench.protocol.switches import Switches, threshold_from_bytes
+from witbench.protocol.tau import AFTER, WARMUP, Tau, warmup_units
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,7 @@ class Genesis:
         record: the record itself.
         switches: the protocol's switches.
         threshold: n of the coin; p = n / 2^64.
-        tau: group -> tolerance; empty for `exact`.
+        tau: the tolerances, by unit.
         broker, trainer: the two signing keys.
         blobs: name and SHA-256 of the blobs that follow, in order.
     """
@@ -33,7 +34,7 @@ class Genesis:
     record: Mapping[str, Any]
     switches: Switches
     threshold: int
-    tau: Mapping[str, float]
+    tau: Tau
     broker: VerifyKey
     trainer: VerifyKey
     blobs: tuple[tuple[str, bytes], ...]
@@ -49,30 +50,40 @@ class Genesis:
             raise TapeError(f"genesis: {error}", 0) from None
         names = BLOBS if record["procedure_policy"] == PUBLISHED else BLOBS[:-1]
         blobs = tuple((name, record[name]) for name in names)
-        tau = {group: f64_from(value) for group, value in record["tau"].items()}
-        genesis = cls(record, switches, threshold, tau, broker, trainer, blobs)
+        genesis = cls(record, switches, threshold, _tau(record), broker, trainer, blobs)
         if trouble := genesis._trouble():
             raise TapeError(f"genesis: {trouble}", 0)
         return genesis
 
     def _trouble(self) -> str | None:
-        tolerance, record = self.switches.tolerance, self.record
-        groups = set(record["groups"])
+        record, groups = self.record, set(self.record["groups"])
         own = f64_from(record["sketch"]["tolerance"])
         if self.broker.public == self.trainer.public:
             return "broker and trainer have the same key"
         if not groups:
             return "there is no sketch group"
-        if set(self.tau) != (groups if tolerance.uses_tau else set()):
-            return f"{tolerance.name} tolerance needs a tau for {'every' if tolerance.uses_tau else 'no'} group"
-        if not all(_is_size(value) for value in self.tau.values()):
-            return "a tau is negative or not finite"
-        if (record["calibration"] is not None) != tolerance.calibrated:
-            return f"{tolerance.name} tolerance {'needs' if tolerance.calibrated else 'has no'} calibration"
-        if not _is_size(own) or (record["sketch"]["exact"] and own != 0.0):
+        if trouble := self._tau_trouble(groups):
+            return trouble
+        if not (0.0 <= own < math.inf) or (record["sketch"]["exact"] and own != 0.0):
             return "the sketch's recomputation tolerance is negative, not finite, or not zero for an exact design"
         if record["reveals"] < reveals_needed(self.units):
             return f"{record['reveals']} reveals are fewer than the {reveals_needed(self.units)} such a run needs"
+        return None
+
+    def _tau_trouble(self, groups: set[str]) -> str | None:
+        tolerance, tau = self.switches.tolerance, self.tau
+        if set(tau.after) != (groups if tolerance.uses_tau else set()):
+            return f"{tolerance.name} tolerance needs a tau for {'every' if tolerance.uses_tau else 'no'} group"
+        if trouble := tau.trouble():
+            return trouble
+        # The phase follows from the run's length: a longer one would lend more units the looser tolerances.
+        due = warmup_units(self.record["updates"], self.record["unit"]) if tolerance.calibrated else 0
+        if tau.units != due:
+            return f"a warm-up phase of {tau.units} units where {due} are due"
+        if tau.evaluation and not tolerance.calibrated:
+            return f"{tolerance.name} tolerance has none for evaluations"
+        if (self.record["calibration"] is not None) != tolerance.calibrated:
+            return f"{tolerance.name} tolerance {'needs' if tolerance.calibrated else 'has no'} calibration"
         return None
 
     @property
@@ -106,5 +117,6 @@ def run_origin(run: str) -> str:
     return f"witbench/run/{run}"
 
 
-def _is_size(value: float) -> bool:
-    return math.isfinite(value) and value >= 0.0
+def _tau(record: Mapping[str, Any]) -> Tau:
+    warmup, after = (reals(record["tau"][phase]) for phase in (WARMUP, AFTER))
+    return Tau(after, warmup, record["warmup"], reals(record["evaluation_tau"]))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from witbench.protocol.switches import Switches
+    from witbench.protocol.tau import Tau
 
 ALPHA = 0.01
 """One minus the confidence of the bound on failing units."""
@@ -52,15 +53,15 @@ def longest_stretch(checked: Iterable[int]) -> int:
     return longest
 
 
-def drift(units: int, tau: Mapping[str, float], amplification: float = 1.0) -> dict[str, float]:
-    """Displacement per group that tolerances leave uncertified, first order: units * tau * Lambda.
+def drift(units: int, tau: Tau, amplification: float = 1.0) -> dict[str, float]:
+    """Displacement per group that tolerances leave uncertified, first order: Lambda times the sum of tau.
 
     Args:
         units: units of the run.
-        tau: group -> tolerance; empty for `exact`, which leaves none.
+        tau: the tolerances, by unit; `exact` leaves none.
         amplification: Lambda >= 1; 1 gives a lower bound where it was not measured.
     """
-    return {group: units * value * amplification for group, value in tau.items()}
+    return {group: total * amplification for group, total in tau.total(units).items()}
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class Tally:
         del self._checks[boundary:]
         self._tokens = [(start, tokens) for start, tokens in self._tokens if start < boundary]
 
-    def numbers(self, updates: int, p: float, attempts: int, switches: Switches, tau: Mapping[str, float]) -> Numbers:
+    def numbers(self, updates: int, p: float, attempts: int, switches: Switches, tau: Tau) -> Numbers:
         """The numbers of the complete run."""
         passed = self._checks.count(_PASSED)
         coins = self._checks[:-1].count(_PASSED)

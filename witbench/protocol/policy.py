@@ -94,8 +94,9 @@ class Policy:
 
     def check_tau(self, tau: Mapping[str, float], token: Mapping[str, float], unit: int, record: int) -> None:
         """Hold tau against the taped one-token distances of a challenged unit. Raises PolicyError (`policy.tau`)."""
-        # A distance that is not a number compares false, and so counts for nothing.
-        if not any(tau[group] <= self.tau_over_token * token[group] for group in tau):
+        # A distance that is not a number compares false, and so counts for nothing; nor does a group that the token
+        # does not move at all, such as a constant buffer, however small its tau.
+        if not any(token[group] > 0.0 and tau[group] <= self.tau_over_token * token[group] for group in tau):
             best = min((tau[group] / token[group] for group in tau if token[group] > 0.0), default=math.inf)
             raise PolicyError(
                 "policy.tau",

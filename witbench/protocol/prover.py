@@ -139,7 +139,7 @@ class LocalProver(Prover):
         plan = Plan(config.training.updates, config.protocol.unit)
         design = build(SKETCHES, config.sketch.name, config.sketch.params)
         initial, manifest = self._initial(registration.procedure, drawn["init_seed"], config)
-        tau, calibration = tolerances(config.tolerance, group_names(manifest))
+        tau, calibration = tolerances(config, manifest)
         comparator = Comparator(design, manifest, switches.tolerance, tau)
         training, evaluation = load_data(config.data, config.model.vocab)
         own = (training.root, len(training), training.dtype, evaluation.root)
@@ -191,6 +191,11 @@ class LocalProver(Prover):
             config, registration, drawn, terms, design, blobs, calibration, self._home.key.vkey, beacon
         )
         _complete_opening(tape, opening)
+        (taped, _) = next(files.heads())
+        if taped["calibration"] != calibration:
+            raise ConfigError(
+                f"tolerance.calibration={config.tolerance.calibration}: changed since this run began; restore the file"
+            )
         ledger = Ledger(switches)
         for record, head in files.heads():
             ledger.feed(record, head)
@@ -249,7 +254,9 @@ def _opening_records(
         "groups": list(group_names(terms.comparator.manifest)),
         "switches": terms.switches.names(),
         "p": threshold_to_bytes(terms.threshold),
-        "tau": {group: f64(value) for group, value in terms.comparator.tau.items()},
+        "tau": {phase: _reals(values) for phase, values in terms.comparator.tau.phases().items()},
+        "warmup": terms.comparator.tau.units,
+        "evaluation_tau": _reals(terms.comparator.tau.evaluation),
         "calibration": calibration,
         "anchor": beacon.anchor,
         "reveals": beacon.length,
@@ -269,6 +276,10 @@ def _opening_records(
         for part, data in enumerate(parts):
             records.append(("blob", {"name": name, "part": part, "parts": len(parts), "data": data}))
     return records
+
+
+def _reals(values: Mapping[str, float]) -> dict[str, bytes]:
+    return {name: f64(value) for name, value in values.items()}
 
 
 def _complete_opening(tape: TapeWriter, records: list[tuple[str, dict[str, Any]]]) -> None:

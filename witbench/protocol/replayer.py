@@ -109,14 +109,14 @@ class Replayer:
                 attempts += 1
                 replayed = self._replay(start, batches)
                 try:
-                    self.comparator.check_replayed(checks, replayed, challenge.end)
+                    self.comparator.check_replayed(checks, replayed, challenge.end, challenge.unit)
                     break
                 except ProtocolError as error:
                     if error.check != "replay.distance" or attempts > DISTANCE_REPEATS:
                         raise
             if self.switches.opening.end:
                 end = _state(opening.end or b"", "open.end.digest")
-                self.comparator.check_exact_distances(checks, replayed, end, challenge.end)
+                self.comparator.check_exact_distances(checks, replayed, end, challenge.end, challenge.unit)
             yardstick = self._yardstick(challenge, start, batches, replayed)
         except ProtocolError as error:
             return Settlement(checks.verdict(error), attempts)

@@ -27,6 +27,7 @@ class Facts:
         procedure, procedure_policy, config: what was run.
         updates, unit, units: the plan.
         sketch, groups, tolerance, p, lag, switches: the protocol.
+        warmup, calibration: units of the warm-up phase, and the calibration that tau is from (empty without one).
         broker, trainer: names and ids of the signing keys.
         threads, libraries: what `exact` tolerance needs.
         isolation: the weakest isolation of a replay on the tape, or the one genesis announces.
@@ -48,6 +49,8 @@ class Facts:
     sketch: str
     groups: int
     tolerance: str
+    warmup: int
+    calibration: str
     p: float
     lag: int
     switches: Mapping[str, str]

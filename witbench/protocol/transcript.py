@@ -70,13 +70,20 @@ def _protocol(facts: Facts) -> list[str]:
         "Protocol",
         (
             ("p", f"{facts.p:.6g} a unit, the last unit always"),
-            ("tolerance", facts.tolerance),
+            ("tolerance", _tolerance(facts)),
             ("sketch", f"{facts.sketch}, {facts.groups} groups"),
             ("order", facts.order),
             ("switches", ", ".join(f"{switch} {choice}" for switch, choice in facts.switches.items())),
             ("replay isolation", facts.isolation),
         ),
     )
+
+
+def _tolerance(facts: Facts) -> str:
+    if not facts.calibration:
+        return facts.tolerance
+    units = f"{facts.warmup:,} units" if facts.warmup > 1 else "1 unit"
+    return f"{facts.tolerance}, the first {units} apart (calibration {facts.calibration})"
 
 
 def _checks(numbers: Numbers) -> list[str]:
@@ -107,7 +114,9 @@ def _proof(numbers: Numbers) -> list[str]:
     rows.append(("the last unit", f"caught with {numbers.detection_last:.0%} when touched"))
     if numbers.drift:
         group, largest = max(numbers.drift.items(), key=lambda item: item[1])
-        rows.append(("uncertified drift", f"{largest:.3g} in {group}, first order: units x tau x Lambda,"))
+        rows.append(
+            ("uncertified drift", f"{largest:.3g} in {group}, first order: sum of tau over the units x Lambda,")
+        )
         rows.append(("", "a lower bound with Lambda = 1 (not measured)"))
     else:
         rows.append(("uncertified drift", "none: replays are held to the committed bits"))

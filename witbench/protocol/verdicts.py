@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from witbench.errors import TapeError
-from witbench.protocol.encoding import f64_from
+from witbench.protocol.encoding import reals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 """Most replays behind one verdict: a distance that failed is repeated twice."""
-
-
-def reals(values: Mapping[str, bytes]) -> dict[str, float]:
-    """The real numbers of a taped map."""
-    return {name: f64_from(value) for name, value in values.items()}
 
 
 def require_passed(record: Mapping[str, Any], wanted: Iterable[str]) -> None:
@@ -47,7 +42,7 @@ def check_distances(record: Mapping[str, Any], genesis: Genesis, policy: Policy)
     for name, values in (("distances", distances), ("yardstick", token)):
         if values.keys() != set(genesis.record["groups"]):
             raise TapeError(f"the groups of its {name} are not those of genesis")
-    tolerance, tau = genesis.switches.tolerance, genesis.tau
+    tolerance, tau = genesis.switches.tolerance, genesis.tau.of(record["unit"])
     for check, passed in tolerance.judge(distances, tau, record["checks"].get("replay.digest", False)).items():
         if not passed:
             raise TapeError(f"{check} is taped as passed, but the taped distances fail it")

@@ -221,6 +221,8 @@ def _facts(genesis: Genesis, walk: Walk | None) -> Facts:
         sketch=f"{record['sketch']['name']} {record['sketch']['config']}",
         groups=len(record["groups"]),
         tolerance=genesis.switches.tolerance.name,
+        warmup=genesis.tau.units,
+        calibration=(record["calibration"] or b"").hex(),
         p=genesis.p,
         lag=record["lag"],
         switches=genesis.switches.names(),

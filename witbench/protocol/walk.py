@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from witbench.errors import TapeError
+from witbench.protocol.encoding import reals
 from witbench.protocol.notes import Checkpoint, check_head
 from witbench.protocol.numbers import Tally
 from witbench.protocol.parts import Parts, SketchForm, sketch_form
 from witbench.protocol.records import COMPLETE, PASSED
 from witbench.protocol.schedule import Challenges, Reveals
-from witbench.protocol.verdicts import check_distances, reals, require_failed, require_passed
+from witbench.protocol.verdicts import check_distances, require_failed, require_passed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -167,6 +167,7 @@ class ProtocolConfig:
         lag: units between a challenge and its REPLAY record.
         deadline_s: seconds a worker has to open a challenged unit.
         opening: what it opens.
+        tau_scale: factor on tau; 1 in the reference.
         switches: the other switches by name; `tolerance` is a group of its own.
     """
 
@@ -176,6 +177,7 @@ class ProtocolConfig:
     lag: int = 2
     deadline_s: float = 120.0
     opening: str = "start"
+    tau_scale: float = 1.0
     switches: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -184,6 +186,7 @@ class ProtocolConfig:
         _at_least("protocol", self, 1, "unit")
         _at_least("protocol", self, 0, "lag")
         require(self.deadline_s > 0, "protocol.deadline_s", self.deadline_s, "positive")
+        require(self.tau_scale > 0, "protocol.tau_scale", self.tau_scale, "positive")
         for name in ("tolerance", "opening"):
             if name in self.switches:
                 raise ConfigError(f"protocol.switches.{name}: set it with `{_SET_BY[name]}` instead")
@@ -230,6 +233,9 @@ class RunConfig:
         unit = self.protocol.unit
         require(unit <= updates, "protocol.unit", unit, f"at most training.updates={updates}")
         require(0 <= self.seed < 2**63, "seed", self.seed, "from 0 to 2^63 - 1")
+        exact = self.tolerance.name == "exact"
+        scale = self.protocol.tau_scale
+        require(scale == 1 or not exact, "protocol.tau_scale", scale, "1 with tolerance=exact, which has no tau")
 
     def switch_names(self) -> dict[str, str]:
         """Switch -> choice, all ten of them."""

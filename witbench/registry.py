@@ -196,6 +196,7 @@ PROTOCOLS: Registry[Mapping[str, object]] = Registry(
         "unchecked": {"p": 0.0},
         "unordered": {"switches": {"order": "free"}},
         "parentless_chain": {"switches": {"chain": "parentless"}},
+        "loose_tolerance": {"tau_scale": 1e4},
     },
     group="witbench.protocols",
 )

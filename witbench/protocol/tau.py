@@ -43,6 +43,11 @@ class Tau:
         """Group -> tolerance of a unit (1-based)."""
         return self.warmup if unit <= self.units else self.after
 
+    def scaled(self, factor: float) -> Tau:
+        """Every tolerance of a state times a factor; those of evaluations stay."""
+        after, warmup = ({g: factor * value for g, value in each.items()} for each in (self.after, self.warmup))
+        return Tau(after, warmup, self.units, self.evaluation)
+
     def phases(self) -> dict[str, Mapping[str, float]]:
         """Phase -> group -> tolerance, the warm-up first."""
         return {WARMUP: self.warmup, AFTER: self.after}

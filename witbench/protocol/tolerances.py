@@ -48,7 +48,7 @@ def tolerances(config: RunConfig, manifest: Manifest) -> tuple[Tau, bytes | None
     if tolerance.name == "fixed":
         if tolerance.tau is None:
             raise ConfigError("tolerance.tau: tolerance=fixed needs a number, as in tolerance.tau=1e-5")
-        return Tau(dict.fromkeys(groups, float(tolerance.tau))), None
+        return Tau(dict.fromkeys(groups, float(tolerance.tau))).scaled(config.protocol.tau_scale), None
     if tolerance.calibration is None:
         raise ConfigError(
             "tolerance.calibration: tolerance=calibrated needs a calibration file; `witbench calibrate` makes one, "
@@ -57,7 +57,7 @@ def tolerances(config: RunConfig, manifest: Manifest) -> tuple[Tau, bytes | None
     path = Path(tolerance.calibration)
     try:
         calibration, digest = read_calibration(path)
-        return _tau(calibration, config, manifest), digest
+        return _tau(calibration, config, manifest).scaled(config.protocol.tau_scale), digest
     except ConfigError as error:
         raise ConfigError(f"tolerance.calibration={path}: {error}") from None
 

@@ -34,13 +34,14 @@ def test_honest_units_pass_and_tokens_do_not(copied: Path) -> None:
     result = check(copied, 64, None, 1e-3, 1, silent)
     assert passed(result)
     assert json.loads(sidecar(copied).read_text()) == json.loads(json.dumps(result))
-    assert result["replays"] == 64
-    assert result["seeds"] == [3, 18], "the calibration has 0 to 2"
+    assert result["replays"] == 70, "six first units, and four units of each of sixteen runs"
+    assert result["seeds"] == [24, 45], "the calibration has 0 to 23"
+    assert result["first_units"]["replays"] >= 6
     assert set(result["numerics"]) == {
         "threads=2",
         *(f"threads={threads} {name}" for threads in (1, 2) for name in ("micro_batches", "order")),
     }
-    assert result["at_most"] == pytest.approx(1 - 0.05 ** (1 / 64))
+    assert result["at_most"] == pytest.approx(1 - 0.05 ** (1 / 70))
     assert result["extrapolated"]
     assert result["replays_for_rate"] == 2995
     for phase, units in ((WARMUP, 16), (AFTER, 112)):
@@ -64,9 +65,9 @@ def test_a_tau_above_a_token_misses_it(copied: Path) -> None:
     assert not passed(result)
 
 
-@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("first", [0, 23])
 def test_seeds_of_the_calibration_are_refused(copied: Path, first: int) -> None:
-    with pytest.raises(ConfigError, match=r"made the calibration.*take first=3"):
+    with pytest.raises(ConfigError, match=r"made the calibration.*take first=24"):
         check(copied, 16, first, 1e-3, 1, silent)
     assert not sidecar(copied).exists()
 

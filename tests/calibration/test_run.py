@@ -39,7 +39,8 @@ def test_the_file_holds_what_tau_rests_on(calibrated: Calibrated, config: RunCon
             assert found["quantiles"]["1"] == found["largest"]
     assert fields["phases"][AFTER]["distances"] == 24
     assert fields["phases"][AFTER]["by_variation"].keys() == set(QUICK)
-    assert fields["seeds"] == [0, 1, 2]
+    assert fields["seeds"] == list(range(24)), "three whole runs, and 21 first units"
+    assert fields["phases"][WARMUP]["units"] == 24
     assert fields["false_rejects"]["rejected"] == 0
     assert fields["evaluation_tau"]["loss"] > 0
 

@@ -23,7 +23,7 @@ TINY = (
     "model.context=32",
     "sketch.params.k=64",
 )
-QUICK = ("distances=12", "runs=2", "variations=threads,micro_batches,order", "workers=1")
+QUICK = ("distances=40", "runs=3", "variations=threads,micro_batches,order", "workers=1")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ DATA = ("data=folder", "data.path=texts")
 def test_calibrate_train_verify_check(place: Path, witbench: Run) -> None:
     made = witbench("calibrate", *TINY, *DATA, *QUICK, "out=tau.json")
     assert made.status == 0, made.err
-    for line in ("warmup:", "after: 12 honest distances", "norm/parameter", "fewer than 300", "check it"):
+    for line in ("warmup:", "after: 42 honest distances", "norm/parameter", "check it"):
         assert line in made.out
     assert {path.suffix for path in place.glob("tau*")} == {".json", ".png", ".pdf", ".csv"}
     given = (*TINY, *DATA, "tolerance=calibrated", "tolerance.calibration=tau.json", "protocol.p=1.0")
@@ -54,7 +54,7 @@ def test_calibrate_train_verify_check(place: Path, witbench: Run) -> None:
     assert "calibrated, the first 1 unit apart" in verified.out
     checked = witbench("calibrate", "check", "tau.json", "units=32", "workers=1")
     assert checked.status == 0, checked.err
-    assert "honest replays rejected: 0 of 32, at most 0.089 at 95% (one-sided)" in checked.out
+    assert "honest replays rejected: 0 of 35, at most 0.082 at 95% (one-sided)" in checked.out
     assert "a rate below 0.001: extrapolated, 2995 replays" in checked.out
     assert (place / "tau.json.check.json").exists()
     for key, value in (("sketch.params.k", "128"), ("optimizer", "sgd"), ("protocol.unit", "2")):

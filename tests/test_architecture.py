@@ -25,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "attacks": {"protocol", "training", "kernels", "evaluation", *CONFIG},
     "figures": {"evaluation"},
     "trials": {"attacks", "evaluation", "protocol", "training", "kernels", *CONFIG},
-    "bench": {"trials", "attacks", "evaluation", "figures", "protocol", "training", "kernels", *CONFIG},
+    "bench": {"trials", "calibration", "attacks", "evaluation", "figures", "protocol", "training", "kernels", *CONFIG},
 }
 
 FORBIDDEN_IN_VERIFIER = ("torch", "numpy", "scipy", "hydra", "omegaconf", "matplotlib")

@@ -193,8 +193,8 @@ class MaliciousTrainer(Trainer, Attack):
         """The procedure that the trainer hands to the prover and trains with; the honest one unless that is the lie."""
         return spec
 
-    def lies(self, positions: Positions) -> dict[int, int]:
-        """Update -> tokens of it that are lied about, for given positions: what a coin on its unit can show."""
+    def lies(self, positions: Positions, updates: int) -> dict[int, int]:
+        """Update -> tokens of it that are lied about, in a run of so many updates: what a coin on its unit can show."""
         return {t: len(touched) for t, touched in positions.items()}
 
     def payload(self, final: State) -> dict[str, float]:

@@ -41,7 +41,7 @@ class ProcedureTrojan(MaliciousTrainer):
         """Of no meaning here: the source acts wherever it says."""
         return 1
 
-    def lies(self, positions: Positions) -> dict[int, int]:
+    def lies(self, positions: Positions, updates: int) -> dict[int, int]:
         """None: every unit is what the published procedure makes of the declared data."""
         return {}
 

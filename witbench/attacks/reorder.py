@@ -50,10 +50,10 @@ class Reorder(MaliciousTrainer):
         """Target positions that the placement has to pick."""
         return self.tokens
 
-    def lies(self, positions: Positions) -> dict[int, int]:
+    def lies(self, positions: Positions, updates: int) -> dict[int, int]:
         """Every update of a touched span; how much of it is moved does not depend on the amount."""
         touched = {t // self.span for t in positions}
-        return {t: 1 for block in touched for t in self._span(block)}
+        return {t: 1 for block in touched for t in self._span(block, updates)}
 
     def start(self, seed: int) -> State:
         """S_0, remembered: the payload is measured against an honest run from it."""
@@ -68,7 +68,7 @@ class Reorder(MaliciousTrainer):
     def declare(self, t: int) -> Batch:
         """The batch of the sorted span, or the honest one."""
         block = t // self.span
-        if not any(update in self.positions for update in self._span(block)):
+        if not any(update in self.positions for update in self._span(block, self.plan.updates)):
             return super().declare(t)
         if t not in self._sorted:
             self._sorted = self._sort(block)
@@ -79,11 +79,11 @@ class Reorder(MaliciousTrainer):
         self._trained = t + 1
         return super().train(t, state, declared)
 
-    def _span(self, block: int) -> range:
-        return range(block * self.span, min((block + 1) * self.span, self.plan.updates))
+    def _span(self, block: int, updates: int) -> range:
+        return range(block * self.span, min((block + 1) * self.span, updates))
 
     def _sort(self, block: int) -> dict[int, Batch]:
-        honest = {t: MaliciousTrainer.declare(self, t) for t in self._span(block)}
+        honest = {t: MaliciousTrainer.declare(self, t) for t in self._span(block, self.plan.updates)}
         together = stacked(list(honest.values()))
         state = self._latest if self.surrogate == "self" else None
         if state is None:

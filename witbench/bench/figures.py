@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from witbench.bench.publish import publish
+from witbench.calibration.run import Settings, calibrate
 from witbench.errors import ConfigError
 from witbench.evaluation.rows import Row
 from witbench.evaluation.store import collect
-from witbench.figures import agreement, fig5
-from witbench.figures.rates import Artifacts
+from witbench.figures import agreement, fig5, payload, poison
+from witbench.figures.rates import Artifacts, told_origin
+from witbench.protocol.snapshots import write_durably
 from witbench.registry import unknown
 from witbench.trials.plan import plan
 from witbench.trials.run import Run, artifacts_of
 
 Show = Callable[[int, int], None]
-Draw = Callable[[Sequence[Row], Path], Artifacts]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a figure is drawn from.
+
+    Attributes:
+        run: the studies behind it, all done.
+        parts: rows of each study.
+        folder: where files go.
+        show: told how far further work is.
+    """
+
+    run: Run
+    parts: Sequence[Sequence[Row]]
+    folder: Path
+    show: Show
+
+
+def _fig5(material: Material) -> list[Artifacts]:
+    return [fig5.draw(material.parts[0], material.folder), agreement.draw(material.parts[1], material.folder)]
+
+
+def _poison(material: Material) -> list[Artifacts]:
+    return [poison.draw(material.parts[0], material.folder)]
+
+
+def _payload(material: Material) -> list[Artifacts]:
+    """Distances of lies, beside tolerances that are calibrated here for the very configuration."""
+    (part,) = material.run.plan.parts
+    path = material.folder / "calibration.json"
+    if not path.exists():
+        few = part.base.model.width < _REAL_WIDTH
+        calibrate(part.base, Settings(distances=20 if few else 300), path, material.show)
+    branches = material.run.branches(part)
+    write_durably(material.folder / "branches.json", json.dumps(branches, indent=0).encode())
+    cell, rows = part.base, material.parts[0]
+    told = f"Model {cell.model.name}, {part.shape.updates} updates of {part.shape.tokens:,} target tokens, sketch "
+    told += f"{cell.sketch.name}, {part.study.runs} training runs. {told_origin(rows)}."
+    calibration = json.loads(path.read_bytes())
+    return [payload.draw(branches, calibration, part.shape, told, material.folder)]
+
+
+_REAL_WIDTH = 32
+"""Narrower models are for tests, and are calibrated on a few distances."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +73,13 @@ class FigureKind:
 
     Attributes:
         studies: scale -> the studies whose trials it shows.
-        drawings: study's place in that list -> what draws its rows.
+        draw: draws it.
+        more: files beside the drawings that go with them.
     """
 
     studies: dict[str, tuple[str, ...]]
-    drawings: tuple[tuple[int, Draw], ...]
+    draw: Callable[[Material], list[Artifacts]]
+    more: tuple[str, ...] = ()
 
 
 FIGURES = {
@@ -40,8 +89,12 @@ FIGURES = {
             "paper": ("fig5_paper", "fig5_raw_paper"),
             "smoke": ("fig5_smoke", "fig5_raw_smoke"),
         },
-        ((0, fig5.draw), (1, agreement.draw)),
+        _fig5,
     ),
+    "payload": FigureKind(
+        {"cpu": ("payload_cpu",), "smoke": ("payload_smoke",)}, _payload, ("calibration.json", "branches.json")
+    ),
+    "poison": FigureKind({"cpu": ("poison_cpu",), "smoke": ("poison_smoke",)}, _poison),
 }
 
 
@@ -69,7 +122,7 @@ def make(name: str, scale: str, overrides: Sequence[str], out: Path | None, show
 
     Args:
         name: of the figure.
-        scale: `cpu`, `paper` or `smoke`.
+        scale: one of the figure's, such as `cpu`.
         overrides: of the configuration and its studies.
         out: folder; runs/figure/<name>-<key> when None.
         show: told how many pieces of work are done, of how many.
@@ -88,9 +141,8 @@ def make(name: str, scale: str, overrides: Sequence[str], out: Path | None, show
     run = Run(made, folder, artifacts_of(out))
     worked = run(show)
     rows = {row.key: row for row in run.rows()}
-    files = []
-    for place, draw in kind.drawings:
-        files.append(draw([rows[trial.key] for trial in made.parts[place].trials], folder))
+    parts = [[rows[trial.key] for trial in part.trials] for part in made.parts]
+    files = kind.draw(Material(run, parts, folder, show))
     collect(folder)
     errors = sum(row.error is not None for row in rows.values())
     return Drawn(folder, tuple(files), len(rows), errors, worked)
@@ -105,6 +157,7 @@ def publish_figure(drawn: Drawn, name: str, scale: str, root: Path) -> Path:
     if drawn.errors:
         raise ConfigError(f"publish=true: {drawn.errors} trials have no result; run the command again")
     files = [path for each in drawn.files for path in (each.png, each.pdf, each.csv, each.caption)]
+    files += [drawn.folder / more for more in FIGURES[name].more]
     target = root / ("cpu" if scale == "cpu" else "gpu") / name
     return publish(
         [*files, drawn.folder / "rows.parquet"], target, f"witbench figure {name} scale={scale} publish=true"

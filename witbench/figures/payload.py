@@ -68,11 +68,7 @@ def lies(branches: Sequence[Mapping[str, Any]], calibration: Mapping[str, Any]) 
 def undetected(found: Sequence[Lie], scale: float, share: float) -> int:
     """Most tokens of one update whose lie passes its check in more than a share of the states; 0 when none does."""
     sizes = sorted({lie.tokens for lie in found})
-    passing = [
-        size
-        for size in sizes
-        if np.mean([lie.ratio <= scale for lie in found if lie.tokens == size]) > share
-    ]
+    passing = [size for size in sizes if np.mean([lie.ratio <= scale for lie in found if lie.tokens == size]) > share]
     return max(passing, default=0)
 
 
@@ -105,10 +101,10 @@ def draw(
     missed = sorted({lie.attack for lie in ones if lie.ratio <= 1})
     caught = f"caught in all {len(ones)}" if not missed else f"missed in some of {', '.join(missed)}"
     files.caption.write_text(
-        "Left: how far one token moves a unit, over the calibrated tau, one point a branched state; after warm-up it is "
-        f"{caught} checks. Lies that another check catches first are at the right edge. Middle: most tokens of one "
-        "update that pass their check in some state after warm-up, against tau; `exact` has none, nor has any tau below "
-        f"the leftmost. Right: most tokens of a run noticed with a probability below {_NOTICED:g}, by placement and p, "
+        "Left: how far one token moves a unit, over the calibrated tau, one point a branched state; after warm-up it "
+        f"is {caught} checks. Lies that another check catches first are at the right edge. Middle: most tokens of one "
+        "update that pass their check in some state after warm-up, against tau; under `exact`, as under any tau left "
+        f"of where a line rises, none do. Right: most tokens of a run noticed with a probability below {_NOTICED:g}, by placement and p, "
         "with what was measured at the calibrated tau for each attack; a burst is noticed with p, so that below "
         f"{_NOTICED:g} it is bounded by the update alone. {told}\n",
         encoding="utf-8",
@@ -159,9 +155,7 @@ def _against_tau(
     axes.set_ylabel("tokens of one update that pass")
 
 
-def _against_p(
-    axes: Axes, found: Sequence[Lie], attacks: Sequence[str], colors: Mapping[str, str], plan: Plan
-) -> None:
+def _against_p(axes: Axes, found: Sequence[Lie], attacks: Sequence[str], colors: Mapping[str, str], plan: Plan) -> None:
     styles = {"uniform": "-", "spread:8": "--", "burst": ":"}
     for attack in attacks:
         ones = [lie.ratio > 1 for lie in found if lie.attack == attack and lie.tokens == 1]

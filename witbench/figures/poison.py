@@ -53,14 +53,15 @@ def draw(rows: Iterable[Row], folder: Path) -> Artifacts:
     with rc_context(STYLE):
         figure = _figure(whole, noticed)
     longest = max(row.updates * row.tokens for row in whole)
+    control = max(row.payload["control"] for row in whole)
+    setting = told_setting(cell, noticed).replace("target tokens", "sequences")
     told = (
-        "Documents that a backdoor needs, against documents at which it is noticed. Success (filled): probability of the "
-        "whole target text after the trigger, in text that was not trained on, one point a whole run under `unchecked`; "
-        "after a control that was never taught it stays below "
-        f"{max(row.payload['control'] for row in whole):.1g}. Detection (hollow, with 10-90% credible intervals) and its "
-        f"law (lines). {told_setting(cell, noticed).replace('target tokens', 'sequences')} {told_trials(chosen)}. "
-        f"A burst holds at most the {cell.tokens} sequences of one update; the run has {longest:,}. The scale is that of "
-        f"a toy: shares that work here are far larger than in the literature. {told_origin(chosen)}."
+        "Documents that a backdoor needs, against documents at which it is noticed. Success (filled): probability of "
+        "the whole target text after the trigger, in text that was not trained on, one point a whole run under "
+        f"`unchecked`; after a control that was never taught it is at most {control:.1g}. Detection (hollow, with "
+        f"10-90% credible intervals) and its law (lines). {setting} {told_trials(chosen)}. A burst holds at most the "
+        f"{cell.tokens} sequences of one update; the run has {longest:,}. The scale is that of a toy: shares that work "
+        f"here are far larger than in the literature. {told_origin(chosen)}."
     )
     return write(figure, noticed, told, folder, "poison")
 

@@ -25,7 +25,7 @@ from witbench.registry import PLACEMENTS, build
 from witbench.trials.plan import Measured, Trial, TrialPlan, identity, versions
 from witbench.trials.pool import run_all
 from witbench.trials.stamp import Stamp
-from witbench.trials.study import Variant
+from witbench.trials.study import HONEST, Variant
 from witbench.trials.work import Branch, RunWork, TrajectoryWork, look_up
 
 Show = Callable[[int, int], None]
@@ -56,6 +56,15 @@ class Run:
         """The rows of all planned trials that have one, in the planned order."""
         found = read_rows(shards(self.folder))
         return [found[trial.key] for trial in self.plan.trials if trial.key in found]
+
+    def branches(self, part: Measured) -> list[dict[str, Any]]:
+        """What was measured of one study: each branch with the attack's label and its training run."""
+        found = []
+        for run in range(part.study.runs):
+            for branch, measured in self._trajectory(part, run).found().items():
+                label = branch.variant.make(1).label if branch.variant else HONEST
+                found.append({**measured, "label": label, "run": run})
+        return found
 
     def __call__(self, show: Show) -> int:
         """Do what is missing; returns how many pieces of work that was.
@@ -116,7 +125,7 @@ def _branches(part: Measured, run: int) -> Iterator[Branch]:
         for variant in part.study.variants:
             attack = variant.make(1)
             places = attack.places(part.base.training.sequences, part.base.model.context)
-            lies = attack.lies({0: tuple(range(min(2, places)))})
+            lies = attack.lies({0: tuple(range(min(2, places)))}, 1)
             # An attack whose lie does not grow with its amount is measured at one.
             sizes = sorted({1, *part.study.amounts}) if lies.get(0) != 1 else [1]
             yield from (Branch(variant, boundary, size) for size in sizes if size <= places)
@@ -167,7 +176,7 @@ def _touched(trial: Trial, branches: list[Branch]) -> dict[int, int]:
     rng = np.random.default_rng([config.seed, trial.amount])
     positions = placement.draw(trial.amount, shape.tokens, shape.updates, shape.unit, rng)
     sizes: dict[int, int] = {}
-    for update, size in trial.variant.make(trial.amount).lies(positions).items():
+    for update, size in trial.variant.make(trial.amount).lies(positions, shape.updates).items():
         unit = shape.unit_of(update)
         sizes[unit] = sizes.get(unit, 0) + size
     return sizes

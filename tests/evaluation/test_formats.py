@@ -52,6 +52,14 @@ def test_markdown_is_a_table_that_no_name_breaks(summaries: list[Summary]) -> No
     assert whole[6:10] == ["3/10", "10", "0.300", f"{rate.low:.3f}-{rate.high:.3f}"]
 
 
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_digits_stay_as_they_were_set(form: str) -> None:
+    changes: dict[str, Any] = {"placement": "burst", "amount": 1024, "updates": 12_800}
+    rows = [row(seed, **changes, detected=seed == 0, clusters={"run": str(seed)}) for seed in range(10)]
+    words = render(summarise(rows), form).split()
+    assert {"1,024", "1/10", "0.100", "0.0"} <= set(words), "also where a whole column looks like numbers"
+
+
 def test_latex_is_booktabs_with_its_characters_escaped(summaries: list[Summary]) -> None:
     text = render(summaries, "latex")
     assert text.startswith("% needs \\usepackage{booktabs}\n\\begin{tabular}{lll")

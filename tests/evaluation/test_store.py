@@ -22,7 +22,16 @@ from tests.evaluation.samples import row
 from witbench.errors import ConfigError, DataError
 from witbench.evaluation import store
 from witbench.evaluation.rows import FIELDS, Row, RowWriter, missing, trial_key
-from witbench.evaluation.store import collect, load_rows, query, read_store, read_study, rows_from_parquet, select, store_files
+from witbench.evaluation.store import (
+    collect,
+    load_rows,
+    query,
+    read_store,
+    read_study,
+    rows_from_parquet,
+    select,
+    store_files,
+)
 from witbench.evaluation.summary import summarise
 
 CONDITIONAL: dict[str, Any] = {"estimator": "conditional", "detected": None, "check": None}

@@ -96,7 +96,7 @@ def collect(folder: Path) -> Path:
     rows = read_store(found)
     target = folder / PARQUET
     if target.exists():
-        lost = set(_read(target, ["key"])["key"].to_pylist()) - rows.keys()
+        lost = {str(key) for key in _read(target, ["key"])["key"].to_pylist()} - rows.keys()
         if lost:
             raise DataError(
                 f"{target}: holds {len(lost)} rows that no shard has, such as {min(lost)}; "
@@ -128,8 +128,10 @@ def load_rows(path: str | Path) -> pandas.DataFrame:
     import pandas
     import pyarrow
 
-    nullable = {pyarrow.bool_(): pandas.BooleanDtype()}
-    frame: pandas.DataFrame = _table(path).to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
+    def nullable(kind: pyarrow.DataType) -> pandas.BooleanDtype | None:
+        return pandas.BooleanDtype() if kind == pyarrow.bool_() else None
+
+    frame: pandas.DataFrame = _table(path).to_pandas(types_mapper=nullable, maps_as_pydicts="strict")
     return frame
 
 

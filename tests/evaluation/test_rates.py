@@ -1,4 +1,4 @@
-"""Intervals: known values, the rules at 0 and 1, effective trials, and coverage by simulation."""
+"""Intervals: known values, the rules at 0 and 1, effective trials; their coverage is simulated in test_coverage.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from witbench.errors import ConfigError
-from witbench.evaluation.law import Plan, conditional, fatal_coins
 from witbench.evaluation.rates import (
     binomial_rate,
     clopper_pearson,
@@ -144,52 +143,3 @@ def test_conditional_rate_is_a_function_of_its_arguments() -> None:
 def test_conditional_rate_refuses(values: list[float], ideals: list[float]) -> None:
     with pytest.raises(ConfigError):
         conditional_rate(values, ideals, list(range(len(values))))
-
-
-def coverage(repeats: int, clusters: int, per: int, spread: float, seed: int) -> float:
-    """How often the 10-90 % interval holds the true rate; v differs between training runs when spread > 0."""
-    rng = np.random.default_rng(seed)
-    plan, p, v = Plan(64, 1, 16), 0.1, 0.7
-    rates = np.full(1, v) if spread == 0 else rng.beta(v / spread, (1 - v) / spread, 200_000)
-    truth = np.mean([np.mean(1 - (1 - p * rates) ** u) for u in (1, 4, 16)])
-    held = 0
-    for _ in range(repeats):
-        values, ideals, names = [], [], []
-        for cluster in range(clusters):
-            rate = v if spread == 0 else rng.beta(v / spread, (1 - v) / spread)
-            for _ in range(per):
-                units = tuple(range(1, 1 + int(rng.choice([1, 4, 16]))))
-                caught = (rng.random(len(units)) < rate).astype(float).tolist()
-                values.append(conditional(plan, p, units, caught))
-                ideals.append(fatal_coins(p, len(units)))
-                names.append(cluster)
-        interval = conditional_rate(values, ideals, names)
-        held += interval.low <= truth <= interval.high
-    return held / repeats
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("clusters", "per", "spread"), [(30, 1, 0.0), (30, 10, 0.0), (20, 10, 0.3), (60, 5, 0.1)])
-def test_conditional_intervals_cover(clusters: int, per: int, spread: float) -> None:
-    repeats = 600
-    share = coverage(repeats, clusters, per, spread, seed=clusters + per)
-    # Nominal 0.8; 4 sigma of the simulation below it.
-    assert share >= 0.8 - 4 * (0.8 * 0.2 / repeats) ** 0.5
-
-
-@pytest.mark.slow
-def test_clustered_intervals_cover_where_naive_ones_do_not() -> None:
-    rng = np.random.default_rng(5)
-    clusters = [i // 20 for i in range(1000)]
-    naive = held = 0
-    repeats = 500
-    for _ in range(repeats):
-        rates = rng.beta(0.9 * 9, 0.1 * 9, size=50)  # mean 0.9, ICC 0.1
-        outcomes = (rng.random((50, 20)) < rates[:, None]).ravel().tolist()
-        interval = clustered_rate(outcomes, clusters)
-        held += interval.low95 <= 0.9 <= interval.high95
-        plain = binomial_rate(sum(outcomes), 1000)
-        naive += plain.low95 <= 0.9 <= plain.high95
-    sigma = (0.95 * 0.05 / repeats) ** 0.5
-    assert held / repeats >= 0.95 - 4 * sigma
-    assert naive / repeats < 0.85

@@ -1,43 +1,16 @@
-"""Rows: keys, validation, and files that survive kills, full disks and second attempts."""
+"""Rows: keys, validation, and files read as far as they are whole."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import signal
-import subprocess
-import sys
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.evaluation.samples import row
 from witbench.errors import ConfigError, DataError
 from witbench.evaluation.rows import Row, RowWriter, canonical_json, missing, read_rows, trial_key
-
-
-def row(seed: int = 0, **changes: Any) -> Row:
-    plain: dict[str, Any] = {
-        "key": trial_key({"amount": 1}, seed, {"torch": "2"}),
-        "attack": "substitution",
-        "placement": "uniform",
-        "amount": 1,
-        "protocol": "witness",
-        "sketch": "rht",
-        "model": "gpt_0.1m",
-        "p": 0.1,
-        "L": 1,
-        "tau": None,
-        "updates": 64,
-        "tokens": 1024,
-        "seed": seed,
-        "estimator": "raw",
-        "detected": True,
-        "check": "replay.digest",
-        "payload": {"loss": 0.25},
-        "clusters": {"run": "a"},
-    }
-    return Row(**(plain | changes))
 
 
 def test_the_key_is_pinned() -> None:
@@ -71,6 +44,35 @@ def test_a_row_survives_its_line() -> None:
         line = each.to_json()
         assert "\n" not in line
         assert Row.from_json(line) == each
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("p", "0.1"),
+        ("p", True),
+        ("seed", 1.0),
+        ("detected", 1),
+        ("tau", []),
+        ("check", 3),
+        ("units", [1.5]),
+        ("units", {}),
+        ("v", ["1"]),
+        ("payload", {"loss": "low"}),
+        ("clusters", {"run": 1}),
+        ("versions", []),
+    ],
+)
+def test_a_value_of_another_type_is_named(name: str, value: object) -> None:
+    plain = json.loads(row().to_json())
+    with pytest.raises(DataError, match=f"^{name}=.*: must be "):
+        Row.from_json(json.dumps(plain | {name: value}))
+
+
+@pytest.mark.parametrize("line", [b"\xff", b"[1]", b"{", b"[" * 100_000, b'{"p":NaN}', b"null"])
+def test_what_is_no_row_is_a_data_error(line: bytes) -> None:
+    with pytest.raises(DataError, match=r"not a line of JSON|a row is a JSON object"):
+        Row.from_json(line)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_two_results_for_one_key_are_refused(tmp_path: Path) -> None:
     paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for path, detected in zip(paths, (True, False), strict=True):
         path.write_text(row(detected=detected).to_json() + "\n")
-    with pytest.raises(DataError, match="another result"):
+    with pytest.raises(DataError, match=r"b\.jsonl, line 1: another result than \S*a\.jsonl, line 1 for trial"):
         read_rows(paths)
 
 
@@ -177,51 +179,3 @@ def test_resume_is_planned_minus_present(tmp_path: Path) -> None:
     rows = {each.key: each for each in (good, failed)}
     assert missing(planned, rows) == [row(2).key, row(3).key]
     assert missing(planned, rows, retry_errors=True) == [row(2).key, row(1).key, row(3).key]
-
-
-def test_a_second_writer_of_a_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    with RowWriter(path) as writer:
-        with pytest.raises(ConfigError, match="another process is writing"):
-            RowWriter(path)
-        writer.write(row())
-    with RowWriter(path):
-        pass
-
-
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.jsonl"
-    writer = RowWriter(path)
-    writer.write(row(0))
-    whole = path.read_bytes()
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        writer.write(row(1))
-    writer.close()
-    assert path.read_bytes() == whole
-
-
-def test_a_killed_writer_loses_no_finished_row(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    code = (
-        "import sys; from pathlib import Path; from witbench.evaluation.rows import Row, RowWriter\n"
-        "import dataclasses\n"
-        "first = Row.from_json(sys.stdin.readline())\n"
-        "writer = RowWriter(Path(sys.argv[1]))\n"
-        "for i in range(10**9):\n"
-        "    writer.write(dataclasses.replace(first, key=str(i), seed=i)); print(i, flush=True)\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdin is not None and child.stdout is not None
-    child.stdin.write(row().to_json().encode() + b"\n")
-    child.stdin.flush()
-    confirmed = [int(child.stdout.readline()) for _ in range(20)]
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    present = read_rows([path])
-    assert {str(i) for i in confirmed} <= present.keys()
-    assert dataclasses.replace(row(), key="3", seed=3) == present["3"]

@@ -73,6 +73,7 @@ def test_errors_are_counted_and_leave_the_rate() -> None:
     assert summary.rate == binomial_rate(1, 4)
     assert summary.errors == 1
     assert only([row(9, **failed)]).rate is None
+    assert " 0/0 " in plain_table([only([row(9, **failed)])])
     assert "errors" in plain_table([summary])
     assert "errors" not in plain_table(summarise(rows[:4]))
 
@@ -115,3 +116,31 @@ def test_the_table_shows_k_n_rate_interval_theory_check_and_seconds() -> None:
     (honest,) = [line.split() for line in lines if "none" in line]
     assert honest[6:] == ["0/20", "20", "0.000", "0.000-0.104", "0.000", "-", "40.0"]
     assert all(line.isprintable() and "\x1b" not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "header", "cells"),
+    [
+        ({"sketch": "gaussian"}, "sketch", ("rht", "gaussian")),
+        ({"model": "gpt_3m"}, "model", ("gpt_0.1m", "gpt_3m")),
+        ({"L": 4}, "L", ("1", "4")),
+        ({"updates": 12_800}, "updates", ("64", "12,800")),
+        ({"tau": 1e-4}, "tau", ("exact", "0.0001")),
+    ],
+)
+def test_what_cells_differ_in_is_a_column_and_else_is_none(
+    changes: dict[str, Any], header: str, cells: tuple[str, str]
+) -> None:
+    alike = plain_table(summarise([row(seed) for seed in range(4)]))
+    assert header not in alike.split()
+    text = plain_table(summarise([row(0), row(1, **changes)]))
+    assert header in text.split()
+    shown = [line.split()[2] for line in text.splitlines() if "substitution" in line]
+    assert sorted(shown) == sorted(cells)
+
+
+def test_long_names_and_brackets_are_shown_whole() -> None:
+    name = "a_very_long_name_of_an_attack_" * 8 + "[bold]"
+    text = plain_table(summarise([row(0, attack=name)]))
+    assert name in text
+    assert "…" not in text

@@ -24,6 +24,7 @@ COMMANDS = (
     "attack",
     "calibrate",
     "figure",
+    "report",
     "data",
     "ls",
     "show",

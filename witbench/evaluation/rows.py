@@ -7,6 +7,7 @@ run the planned trials whose key is not there yet, whatever stopped the run befo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -126,28 +127,69 @@ class Row:
 
     def to_json(self) -> str:
         """One line of canonical JSON, without its newline."""
-        return canonical_json(dataclasses.asdict(self))
+        return canonical_json({name: getattr(self, name) for name in FIELDS})
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
         """Parse one line.
 
         Raises:
-            DataError: not JSON, or not the fields of a row.
+            DataError: not JSON, or not the fields of a row with values of their types.
         """
         try:
-            plain = json.loads(line)
-        except ValueError as error:
+            plain = _DECODER.decode(line if isinstance(line, str) else line.decode())
+        except (ValueError, RecursionError) as error:
             raise DataError(f"not a line of JSON: {error}") from error
         if not isinstance(plain, dict):
             raise DataError("a row is a JSON object")
-        names = {each.name for each in dataclasses.fields(cls)}
-        if plain.keys() != names:
-            unknown, missing = sorted(plain.keys() - names), sorted(names - plain.keys())
+        if plain.keys() != FIELDS.keys():
+            unknown, missing = sorted(plain.keys() - FIELDS.keys()), sorted(FIELDS.keys() - plain.keys())
             raise DataError(f"not a row of this version: unknown fields {unknown}, missing fields {missing}")
-        if not isinstance(plain["units"], list) or not isinstance(plain["v"], list):
-            raise DataError("units and v are lists")
-        return cls(**(plain | {"units": tuple(plain["units"]), "v": tuple(plain["v"])}))
+        for name, kind in FIELDS.items():
+            if not _fits(plain[name], kind):
+                raise DataError(f"{name}={plain[name]!r}: must be {kind}")
+        plain["units"], plain["v"] = tuple(plain["units"]), tuple(plain["v"])
+        return cls(**plain)
+
+
+FIELDS: dict[str, str] = {each.name: str(each.type) for each in dataclasses.fields(Row)}
+"""Field -> its type, as it is written in the class."""
+
+# Exact types: True is no number here.
+_PLAIN: dict[str, frozenset[type]] = {
+    "str": frozenset({str}),
+    "Estimator": frozenset({str}),
+    "str | None": frozenset({str, type(None)}),
+    "int": frozenset({int}),
+    "float": frozenset({float, int}),
+    "float | None": frozenset({float, int, type(None)}),
+    "bool": frozenset({bool}),
+    "bool | None": frozenset({bool, type(None)}),
+}
+_LISTS: dict[str, frozenset[type]] = {
+    "tuple[int, ...]": _PLAIN["int"],
+    "tuple[float, ...]": _PLAIN["float"],
+}
+_MAPPINGS: dict[str, frozenset[type]] = {
+    "Mapping[str, float]": _PLAIN["float"],
+    "Mapping[str, str]": _PLAIN["str"],
+}
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value out of JSON is of a field's type."""
+    if kind in _PLAIN:
+        return type(value) in _PLAIN[kind]
+    if kind in _LISTS:
+        return type(value) is list and all(type(each) in _LISTS[kind] for each in value)
+    return type(value) is dict and all(type(each) in _MAPPINGS[kind] for each in value.values())
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 def canonical_json(value: object) -> str:
@@ -181,6 +223,7 @@ class RowWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Unbuffered: what a failed write leaves in a buffer would reach the file when it is closed.
         self._file = FileIO(path, "a+")
+        _sync_folder(path.parent)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -194,22 +237,34 @@ class RowWriter:
         Raises:
             OSError: the disk is full or gone; the file keeps its whole lines.
         """
-        self.write_all([row])
+        self.write_all((row,))
 
     def write_all(self, rows: Iterable[Row]) -> None:
-        """Append rows, all of them or none, and wait once until they are on the disk.
+        """Append rows with one wait for the disk: all of them, or none when anything fails.
+
+        Only a kill or a power cut on the way can leave some of them, whole and in order; none of them was promised.
 
         Raises:
-            OSError: see `write`.
+            OSError: the disk is full or gone; the file is as it was.
         """
+        # An error's message may hold what UTF-8 does not: half a character is no reason to lose its row.
+        rest = memoryview(b"".join(row.to_json().encode(errors="replace") + b"\n" for row in rows))
         start = self._file.seek(0, os.SEEK_END)
-        rest = memoryview(b"".join(row.to_json().encode() + b"\n" for row in rows))
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
-        except OSError:
+        except BaseException:  # Ctrl-C between two parts of a line too
+            self._undo(start)
+            raise
+
+    def _undo(self, start: int) -> None:
+        """Cut off what a failed write left."""
+        try:
             self._file.truncate(start)
+        except OSError:
+            # A line after a torn one would be lost with it: write no more, the next opening cuts it off.
+            self._file.close()
             raise
 
     def close(self) -> None:
@@ -225,30 +280,60 @@ class RowWriter:
         self.close()
 
 
+Found = tuple[Path, str, int, Row]
+"""A row and where it is: file, what the file is counted in, number from 1."""
+
+
 def read_rows(paths: Iterable[Path]) -> dict[str, Row]:
     """Rows of several files by key; a torn last line of a file is skipped, a result supersedes an error.
 
     Raises:
         DataError: a line that is not a row, or two different results for one key.
     """
-    rows: dict[str, Row] = {}
-    for path in paths:
-        for number, line in enumerate(_whole_lines(path), start=1):
-            try:
-                row = Row.from_json(line)
-            except DataError as error:
-                raise DataError(f"{path}, line {number}: {error}") from error
-            present = rows.get(row.key)
-            if present is not None and None is present.error and None is row.error:
-                if present.outcome() != row.outcome():
-                    raise DataError(
-                        f"{path}, line {number}: another result than before for trial {row.key}; "
-                        "a trial is not a function of its key, remove one of the two files and find out why"
-                    )
-                continue
-            if present is None or row.error is None or present.error is not None:
-                rows[row.key] = row
-    return rows
+    return merge_rows(found for path in paths for found in find_rows(path))
+
+
+def find_rows(path: Path) -> Iterator[Found]:
+    """Rows of one file in their order, a torn last line skipped.
+
+    Raises:
+        DataError: a line that is not a row.
+    """
+    for number, line in enumerate(_whole_lines(path), start=1):
+        try:
+            yield path, "line", number, Row.from_json(line)
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+
+
+def merge_rows(found: Iterable[Found]) -> dict[str, Row]:
+    """Rows by key: the same result twice is one row, the first; a result supersedes an error.
+
+    Raises:
+        DataError: two different results for one key; names both places.
+    """
+    kept: dict[str, Found] = {}
+    for each in found:
+        row = each[3]
+        before = kept.get(row.key)
+        if before is None:
+            kept[row.key] = each
+            continue
+        present = before[3]
+        if None is present.error and None is row.error:
+            if present.outcome() != row.outcome():
+                raise DataError(
+                    f"{_place(each)}: another result than {_place(before)} for trial {row.key}; a trial is not a "
+                    "function of its key, find out why and remove one of the two files"
+                )
+        elif present.error is not None:
+            kept[row.key] = each
+    return {key: each[3] for key, each in kept.items()}
+
+
+def _place(found: Found) -> str:
+    path, counted, number, _ = found
+    return f"{path}, {counted} {number}"
 
 
 def missing(planned: Sequence[str], rows: Mapping[str, Row], *, retry_errors: bool = False) -> list[str]:
@@ -261,6 +346,16 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
         for line in file:
             if line.endswith(b"\n"):
                 yield line
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable, as its lines will be; some network file systems do not offer it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _cut_torn_line(file: FileIO) -> None:
@@ -277,6 +372,8 @@ def _cut_torn_line(file: FileIO) -> None:
 
 
 def _check_plain(value: object) -> None:
+    if value is None or type(value) in (str, int, bool):  # most values, by the quickest test
+        return
     if isinstance(value, Mapping):
         for name, each in value.items():
             if not isinstance(name, str):

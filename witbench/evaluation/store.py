@@ -1,188 +1,274 @@
-"""Rows of a study at rest: shards of JSON lines while it runs, one Parquet file once they are collected.
+"""A trial store: a folder of shards, its Parquet file, and questions to either.
 
-Shards are the truth, one writer each; a Parquet file is folded from them and can be made again at any time. Queries run
-in memory, so that no database file is ever shared.
+A store is a folder with `shards/*.jsonl`, one writer a file (a single `rows.jsonl` is a store too). The shards are the
+truth. `collect` folds them into `rows.parquet`, which is derived and read only where there are no shards, or by name.
+
+In Parquet and data frames `units` and `v` are lists, `payload`, `clusters` and `versions` maps from text, sorted by
+their keys; all other fields are scalars, null where a row has None. Floats keep their bits. The same rows give the same
+bytes under the same version of pyarrow.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from witbench.errors import DataError
-from witbench.evaluation.rows import Row, read_rows
+from witbench.errors import ConfigError, DataError
+from witbench.evaluation.rows import FIELDS, Found, Row, find_rows, merge_rows
 
+# Reading shards alone needs none of them, and each takes a while to import.
 if TYPE_CHECKING:
-    import pandas as pd
-    import pyarrow as pa
+    import duckdb
+    import pandas
+    import pyarrow
 
 PARQUET = "rows.parquet"
 SHARDS = "shards"
-_MAPS = {"payload": float, "clusters": str, "versions": str}
-_LISTS = {"units": int, "v": float}
-_PLAIN = {
-    "key": str,
-    "attack": str,
-    "placement": str,
-    "amount": int,
-    "protocol": str,
-    "sketch": str,
-    "model": str,
-    "p": float,
-    "L": int,
-    "tau": float,
-    "updates": int,
-    "tokens": int,
-    "seed": int,
-    "estimator": str,
-    "detected": bool,
-    "probability": float,
-    "check": str,
-    "cost_gradients": float,
-    "cost_seconds": float,
-    "commit": str,
-    "dirty": bool,
-    "machine": str,
-    "error": str,
-    "key_scheme": int,
+_ROW_GROUP = 65536
+_SEALED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "temp_directory": "",
+    "lock_configuration": "true",
 }
 
 
 def shards(folder: Path) -> list[Path]:
-    """The row files of a study's folder."""
-    return sorted((folder / SHARDS).glob("*.jsonl"))
+    """The files of JSON lines of a store's folder, in the order of their names; none when it has none."""
+    single = folder / "rows.jsonl"
+    return [*sorted((folder / SHARDS).glob("*.jsonl")), *([single] if single.is_file() else [])]
 
 
-def read_study(path: Path) -> list[Row]:
-    """Rows of a study's folder, of one shard or of one Parquet file, by key.
+def store_files(path: Path) -> list[Path]:
+    """The files that hold the rows of a store, in the order of their names.
 
-    A folder's shards are read where it has any, its Parquet file otherwise.
+    Args:
+        path: a store's folder, or one file of rows, .jsonl or .parquet.
 
     Raises:
-        DataError: nothing there, a file that holds no rows, or two different results for one trial.
+        ConfigError: there is no such thing, or it holds no rows.
     """
     if path.is_dir():
         found = shards(path)
-        if found:
-            return _sorted(read_rows(found).values())
-        if (path / PARQUET).is_file():
-            return _from_parquet(path / PARQUET)
-        raise DataError(f"{path}: holds no rows; give the folder of a study, or its {PARQUET}")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file or folder")
-    return _from_parquet(path) if path.suffix == ".parquet" else _sorted(read_rows([path]).values())
+        if not found and (path / PARQUET).is_file():
+            return [path / PARQUET]
+        if not found:
+            raise ConfigError(f"{path}: no rows in this folder; a store has shards/*.jsonl, rows.jsonl or {PARQUET}")
+        return found
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder")
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"{path}: no file of rows; give a store's folder, a .jsonl or a .parquet file")
+    return [path]
 
 
-def read_studies(paths: Sequence[Path]) -> list[Row]:
-    """Rows of several studies together; the same trial may stand in more than one of them.
+def read_store(paths: Iterable[Path]) -> dict[str, Row]:
+    """Rows of several stores or files by key; the same result in two places is one row.
 
     Raises:
-        DataError: see `read_study`.
+        ConfigError: a path that is no store.
+        DataError: a line that is no row, a Parquet file of something else, two different results for one key.
     """
-    rows: dict[str, Row] = {}
-    for path in paths:
-        for row in read_study(path):
-            known = rows.setdefault(row.key, row)
-            if known.error is None and row.error is None and known.outcome() != row.outcome():
-                raise DataError(f"{path}: another result than before for trial {row.key}; find out why")
-            if known.error is not None:
-                rows[row.key] = row
-    return _sorted(rows.values())
+    return merge_rows(found for path in paths for file in store_files(path) for found in _find(file))
+
+
+def read_study(path: Path) -> list[Row]:
+    """Rows of one store in the order of their keys; raises as `read_store`."""
+    return sorted(read_store([path]).values(), key=lambda row: row.key)
 
 
 def collect(folder: Path) -> Path:
-    """Fold the shards of a study into one Parquet file beside them; it appears whole, and the same for the same rows.
+    """Fold the shards of a store into its Parquet file, which is replaced whole; returns its path.
 
     Raises:
-        DataError: there are no shards, or they contradict each other.
+        ConfigError: there are no shards.
+        DataError: as `read_store`; or the Parquet file there is has rows that no shard has, and would lose them.
     """
-    import pyarrow.parquet as pq
-
     found = shards(folder)
     if not found:
-        raise DataError(f"{folder}: holds no shards to collect")
-    path = folder / PARQUET
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        pq.write_table(_table(_sorted(read_rows(found).values())), temporary, compression="zstd")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+        raise ConfigError(f"{folder}: nothing to collect; a store's folder has shards/*.jsonl or rows.jsonl")
+    rows = read_store(found)
+    target = folder / PARQUET
+    if target.exists():
+        lost = {str(key) for key in _read(target, ["key"])["key"].to_pylist()} - rows.keys()
+        if lost:
+            raise DataError(
+                f"{target}: holds {len(lost)} rows that no shard has, such as {min(lost)}; "
+                "put their shards back, or move the file away if they are not wanted"
+            )
+    _write(rows.values(), target)
+    return target
 
 
-def load_rows(path: str | Path) -> pd.DataFrame:
-    """Rows as a data frame, one line a trial: of a study's folder, a shard or a Parquet file.
+def rows_from_parquet(path: Path) -> list[Row]:
+    """Rows of a Parquet file, equal to those that `collect` was given.
 
     Raises:
-        DataError: see `read_study`.
+        DataError: not a Parquet file, or one of something else.
     """
-    import pandas as pd
+    return [row for _, _, _, row in _find_parquet(path)]
 
-    frame: pd.DataFrame = _table(read_study(Path(path))).to_pandas()
-    for name in _MAPS:
-        frame[name] = pd.Series([dict(pairs) for pairs in frame[name]], index=frame.index, dtype=object)
+
+def load_rows(path: str | Path) -> pandas.DataFrame:
+    """Rows as a data frame, one row a trial, one column a field of `witbench.evaluation.rows.Row`.
+
+    Args:
+        path: a store's folder, or one file of rows, .jsonl or .parquet.
+
+    Raises:
+        ConfigError: no such store.
+        DataError: its files hold something else, or two different results for one trial.
+    """
+    import pandas
+    import pyarrow
+
+    def nullable(kind: pyarrow.DataType) -> pandas.BooleanDtype | None:
+        return pandas.BooleanDtype() if kind == pyarrow.bool_() else None
+
+    frame: pandas.DataFrame = _table(path).to_pandas(types_mapper=nullable, maps_as_pydicts="strict")
     return frame
 
 
-def query(path: str | Path, sql: str) -> pd.DataFrame:
-    """The answer of DuckDB to a query on the table `rows`; maps and lists are columns of those types.
+def query(path: str | Path, sql: str) -> pandas.DataFrame:
+    """Answer of DuckDB to a question about the table `rows`, in memory: it reads and writes no other file.
+
+    Args:
+        path: as of `load_rows`.
+        sql: such as "SELECT placement, avg(probability) FROM rows WHERE p = 0.01 GROUP BY placement". The column check
+            has the name of a word of SQL: write "check", with the quotes.
 
     Raises:
-        DataError: see `read_study`; or the query is wrong.
+        ConfigError: DuckDB does not accept the SQL.
     """
-    import duckdb
+    with _answer(_table(path), sql) as answer:
+        frame: pandas.DataFrame = answer.df()
+    return frame
 
-    with duckdb.connect(":memory:") as connection:
-        connection.register("rows", _table(read_study(Path(path))))
+
+def select(rows: Mapping[str, Row], where: str) -> dict[str, Row]:
+    """Those of the rows for which a condition in SQL holds, in their order.
+
+    Raises:
+        ConfigError: DuckDB does not accept the condition.
+    """
+    sql = f"SELECT key FROM rows WHERE ({where})"  # noqa: S608 - it can only read
+    with _answer(_to_table(rows.values()), sql) as answer:
+        keys = {key for (key,) in answer.fetchall()}
+    return {key: row for key, row in rows.items() if key in keys}
+
+
+def _find(file: Path) -> Iterator[Found]:
+    return _find_parquet(file) if file.suffix == ".parquet" else find_rows(file)
+
+
+def _find_parquet(path: Path) -> Iterator[Found]:
+    table = _read(path)
+    columns = [_plain(name, table[name].to_pylist()) for name in FIELDS]
+    for number, values in enumerate(zip(*columns, strict=True), start=1):
         try:
-            return connection.execute(sql).df()
-        except duckdb.Error as error:
-            raise DataError(f"query: {str(error).partition(chr(10))[0]}") from None
+            yield path, "row", number, Row(*values)
+        except DataError as error:
+            raise DataError(f"{path}, row {number}: {error}") from error
 
 
-def _sorted(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: row.key)
+def _plain(name: str, values: list[Any]) -> list[Any]:
+    """A column's values as a row holds them."""
+    if FIELDS[name].startswith("tuple"):
+        return [tuple(each) for each in values]
+    return [dict(each) for each in values] if FIELDS[name].startswith("Mapping") else values
 
 
-def _table(rows: Sequence[Row]) -> pa.Table:
+def _schema() -> pyarrow.Schema:
     import pyarrow as pa
 
-    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-    fields = []
-    for each in dataclasses.fields(Row):
-        if each.name in _MAPS:
-            kind: Any = pa.map_(pa.string(), types[_MAPS[each.name]])
-        elif each.name in _LISTS:
-            kind = pa.list_(types[_LISTS[each.name]])
-        else:
-            kind = types[_PLAIN[each.name]]
-        fields.append(pa.field(each.name, kind))
-    columns: dict[str, list[Any]] = {}
-    for each in dataclasses.fields(Row):
-        values: list[Any] = [getattr(row, each.name) for row in rows]
-        if each.name in _MAPS:
-            values = [sorted(value.items()) for value in values]
-        columns[each.name] = values
-    return pa.table(columns, schema=pa.schema(fields))
+    text, whole, number = pa.string(), pa.int64(), pa.float64()
+    kinds = {
+        "str": text,
+        "Estimator": text,
+        "int": whole,
+        "float": number,
+        "bool": pa.bool_(),
+        "tuple[int, ...]": pa.list_(whole),
+        "tuple[float, ...]": pa.list_(number),
+        "Mapping[str, float]": pa.map_(text, number),
+        "Mapping[str, str]": pa.map_(text, text),
+    }
+    fields = [(name, kind.removesuffix(" | None"), kind.endswith(" | None")) for name, kind in FIELDS.items()]
+    return pa.schema([pa.field(name, kinds[kind], nullable=nullable) for name, kind, nullable in fields])
 
 
-def _from_parquet(path: Path) -> list[Row]:
+def _to_table(rows: Collection[Row]) -> pyarrow.Table:
+    import pyarrow as pa
+
+    arrays = []
+    for field in _schema():
+        values = [getattr(row, field.name) for row in rows]
+        if pa.types.is_map(field.type):
+            values = [sorted(each.items()) for each in values]
+        try:
+            arrays.append(pa.array(values, type=field.type))
+        except (pa.ArrowException, OverflowError) as error:
+            raise DataError(f"{field.name}: a row's value does not fit {field.type}: {error}") from error
+    return pa.table(arrays, schema=_schema())
+
+
+def _write(rows: Collection[Row], target: Path) -> None:
+    """Write sorted rows beside the target and put them in its place at once, so that no reader sees half a file."""
+    import pyarrow.parquet as pq
+
+    table = _to_table(sorted(rows, key=lambda row: row.key))
+    aside = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        with open(aside, "wb") as file:
+            pq.write_table(table, file, compression="zstd", row_group_size=_ROW_GROUP)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _read(path: Path, columns: Sequence[str] | None = None) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        plain: Sequence[Mapping[str, Any]] = pq.read_table(path).to_pylist()
-        rows = [_row(each) for each in plain]
-    except (pa.ArrowException, OSError, TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: holds no rows of this version ({str(error).partition(chr(10))[0]})") from None
-    return _sorted(rows)
+    with open(path, "rb") as raw:
+        try:
+            with pq.ParquetFile(raw) as file:
+                same = file.schema_arrow.equals(_schema())
+                table = file.read(None if columns is None else list(columns)) if same else None
+        except (pa.ArrowException, OSError) as error:  # a page that cannot be unpacked is an OSError of pyarrow
+            raise DataError(f"{path}: not a Parquet file that can be read; collect its store again") from error
+    if table is None:
+        raise DataError(f"{path}: not rows of this version; collect its store again")
+    return table
 
 
-def _row(plain: Mapping[str, Any]) -> Row:
-    maps = {name: dict(plain[name]) for name in _MAPS}
-    lists = {name: tuple(plain[name]) for name in _LISTS}
-    return Row(**{**plain, **maps, **lists})
+def _table(path: str | Path) -> pyarrow.Table:
+    files = store_files(Path(path).expanduser())
+    if len(files) == 1 and files[0].suffix == ".parquet":
+        return _read(files[0])
+    return _to_table(read_store(files).values())
+
+
+@contextmanager
+def _answer(table: pyarrow.Table, sql: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An answer to fetch, of a database in memory that knows the rows and no files, variables or network."""
+    import duckdb
+
+    with duckdb.connect(":memory:", config=_SEALED) as connection:
+        connection.register("rows", table)
+        try:
+            answer = connection.execute(sql)
+            if answer is None or answer.description is None:
+                raise ConfigError(f"{sql or 'the SQL'}: asks for nothing; it must be a SELECT")
+            yield answer
+        except duckdb.Error as error:
+            reason = " ".join(str(error).partition("LINE 1:")[0].split())
+            raise ConfigError(f"{sql}: {reason} (columns: {', '.join(FIELDS)})") from None

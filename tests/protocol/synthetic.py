@@ -271,6 +271,36 @@ class Synthetic:
         return Certificate(tape, sign_note(head.body, self.broker, self.trainer), statement)
 
 
+def edit(kind: str, where: Fields | None = None, **changes: Any) -> Tamper:
+    """Change the records of a kind that have the given fields; a callable change is given the record's fields."""
+
+    def tamper(of: str, fields: Fields) -> Fields:
+        if of != kind or any(fields[name] != value for name, value in (where or {}).items()):
+            return fields
+        return {**fields, **{name: new(fields) if callable(new) else new for name, new in changes.items()}}
+
+    return tamper
+
+
+def drop(kind: str, **where: Any) -> Tamper:
+    """Leave out the records of a kind that have the given fields."""
+
+    def tamper(of: str, fields: Fields) -> Fields | None:
+        return None if of == kind and all(fields[name] == value for name, value in where.items()) else fields
+
+    return tamper
+
+
+def without(name: str, key: str) -> Callable[[Fields], Fields]:
+    """The map field `name` without one key."""
+    return lambda fields: {k: v for k, v in fields[name].items() if k != key}
+
+
+def plus(name: str, **items: Any) -> Callable[[Fields], Fields]:
+    """The map field `name` with more items."""
+    return lambda fields: {**fields[name], **items}
+
+
 def frames(tape: bytes) -> list[bytes]:
     """The raw records of a tape, without their length prefixes."""
     found, at = [], 0

@@ -21,13 +21,16 @@ from tests.protocol.synthetic import (
     Synthetic,
     Tamper,
     digest,
+    drop,
+    edit,
     honest,
     pinned,
+    plus,
     rechained,
+    without,
 )
 from witbench.protocol.encoding import encode, f64
 from witbench.protocol.notes import Checkpoint, SigningKey, VerifyKey, sign_note
-from witbench.protocol.policy import Policy
 from witbench.protocol.records import CHUNK
 from witbench.protocol.switches import WITNESS
 from witbench.protocol.verifier import verify
@@ -35,36 +38,6 @@ from witbench.protocol.verifier import verify
 ORIGIN = "witbench/run/test-run"
 GROUPS = Synthetic().groups
 NAN = float("nan")
-
-
-def edit(kind: str, where: Fields | None = None, **changes: Any) -> Tamper:
-    """Change the records of a kind that have the given fields; a callable change is given the record's fields."""
-
-    def tamper(of: str, fields: Fields) -> Fields:
-        if of != kind or any(fields[name] != value for name, value in (where or {}).items()):
-            return fields
-        return {**fields, **{name: new(fields) if callable(new) else new for name, new in changes.items()}}
-
-    return tamper
-
-
-def drop(kind: str, **where: Any) -> Tamper:
-    """Leave out the records of a kind that have the given fields."""
-
-    def tamper(of: str, fields: Fields) -> Fields | None:
-        return None if of == kind and all(fields[name] == value for name, value in where.items()) else fields
-
-    return tamper
-
-
-def without(name: str, key: str) -> Callable[[Fields], Fields]:
-    """The map field `name` without one key."""
-    return lambda fields: {k: v for k, v in fields[name].items() if k != key}
-
-
-def plus(name: str, **items: Any) -> Callable[[Fields], Fields]:
-    """The map field `name` with more items."""
-    return lambda fields: {**fields[name], **items}
 
 
 @dataclass(frozen=True)
@@ -108,16 +81,6 @@ def _sketched(**groups: Any) -> Tamper:
 SMALL_ORDER = VerifyKey("weak", bytes([1] + [0] * 31)).vkey
 CALIBRATED: Fields = {"tolerance": "calibrated", "p": 1.0}
 TAU = {group: f64(0.5) for group in GROUPS}
-
-
-def _taus(**changes: Any) -> Fields:
-    """The tau of genesis, one value of the phase after warm-up changed or left out."""
-    after = {**TAU, **changes}
-    return {"tau": {"warmup": TAU, "after": {group: value for group, value in after.items() if value is not None}}}
-
-
-NO_TAU: Fields = {"tau": {"warmup": {}, "after": {}}}
-
 GENESIS = {
     "one key for both": ("same key", {"trainer_key": BROKER.vkey}, {}),
     "small-order broker key": ("small order", {"broker_key": SMALL_ORDER}, {}),
@@ -125,31 +88,7 @@ GENESIS = {
     "unknown switch choice": ("unknown", {"switches": {**WITNESS, "chain": "none"}}, {}),
     "a switch less": ("missing", {"switches": {"tolerance": "exact"}}, {}),
     "p above 1": ("at most 2^64", {"p": b"\xff" * 9}, {}),
-    "no groups": ("no sketch group", {"groups": [], **NO_TAU}, {}),
-    "tau in exact": ("needs a tau for no group", {"tau": {"warmup": {}, "after": TAU}}, {}),
-    "no tau in calibrated": ("needs a tau for every group", NO_TAU, CALIBRATED),
-    "tau of a group missing": ("needs a tau for every", _taus(**{GROUPS[1]: None}), CALIBRATED),
-    "tau not a number": ("not finite", _taus(**{GROUPS[0]: f64(NAN)}), CALIBRATED),
-    "tau infinite": ("not finite", _taus(**{GROUPS[0]: f64(float("inf"))}), CALIBRATED),
-    "tau negative": ("negative", _taus(**{GROUPS[0]: f64(-1.0)}), CALIBRATED),
-    "no tau in warm-up": ("units and tolerances", {"tau": {"warmup": {}, "after": TAU}}, CALIBRATED),
-    "other groups in warm-up": (
-        "different groups",
-        {"tau": {"warmup": {GROUPS[0]: f64(0.5)}, "after": TAU}},
-        CALIBRATED,
-    ),
-    "warm-up not a number": ("not finite", {"tau": {"warmup": {**TAU, GROUPS[1]: f64(NAN)}, "after": TAU}}, CALIBRATED),
-    "a longer warm-up": ("a warm-up phase of 2 units where 1 are due", {"warmup": 2}, CALIBRATED),
-    "no warm-up": ("where 1 are due", {"warmup": 0, "tau": {"warmup": {}, "after": TAU}}, CALIBRATED),
-    "a warm-up in fixed": (
-        "where 0 are due",
-        {"warmup": 1, "tau": {"warmup": TAU, "after": TAU}},
-        {"tolerance": "fixed"},
-    ),
-    "a tolerance for evaluations in exact": ("none for evaluations", {"evaluation_tau": {"loss": f64(1.0)}}, {}),
-    "an evaluation's tolerance not a number": ("not finite", {"evaluation_tau": {"loss": f64(NAN)}}, CALIBRATED),
-    "no calibration": ("needs calibration", {"calibration": None}, CALIBRATED),
-    "calibration in exact": ("has no calibration", {"calibration": bytes(32)}, {}),
+    "no groups": ("no sketch group", {"groups": []}, {}),
     "too few reveals": ("fewer than the 76", {"reveals": 75}, {}),
     "loose exact sketch": (
         "recomputation tolerance",
@@ -433,41 +372,6 @@ def test_a_rejected_run_names_the_check_that_failed(tmp_path: Path) -> None:
     lie = edit("final", failed="open.leaf", checks={"open.leaf": False})
     certificate = Synthetic(p=1.0, fails=(2, "replay.digest"), tamper=lie).build()
     _check(tmp_path, certificate, "final", "failed check open.leaf where replay.digest")
-
-
-def test_a_huge_tau(tmp_path: Path) -> None:
-    """Sound, but one token's distance would pass: the policy refuses it at the first verdict."""
-    certificate = Synthetic(genesis=_taus(**{group: f64(1e4) for group in GROUPS}), **CALIBRATED).build()
-    report = verify(certificate.write(tmp_path / "cert"), pinned())
-    assert (report.status, report.check) == ("invalid", "policy.tau")
-    assert report.record is not None
-    assert certificate.records[report.record]["kind"] == "replay"
-    lenient = Policy(tau_over_token=float("inf"))
-    assert verify(tmp_path / "cert", pinned(), lenient).accepted
-
-
-def test_a_huge_tau_in_warm_up_alone(tmp_path: Path) -> None:
-    """The warm-up's own tau is held against one token, too: its name excuses nothing."""
-    loose = {"tau": {"warmup": {group: f64(1e4) for group in GROUPS}, "after": TAU}}
-    certificate = Synthetic(genesis=loose, **CALIBRATED).build()
-    report = verify(certificate.write(tmp_path / "cert"), pinned())
-    assert (report.status, report.check) == ("invalid", "policy.tau")
-    assert report.record is not None
-    assert certificate.records[report.record]["unit"] == 1
-
-
-@pytest.mark.parametrize(("unit", "accepted"), [(1, True), (2, False)])
-def test_each_phase_has_its_own_tau(tmp_path: Path, unit: int, accepted: bool) -> None:
-    between = edit("replay", {"unit": unit}, distances=plus("distances", **{GROUPS[1]: f64(0.75)}))
-    report = verify(Synthetic(tamper=between, **CALIBRATED).build().write(tmp_path / "cert"), pinned())
-    assert report.accepted == accepted, report.reason
-
-
-def test_one_tight_group_is_enough_and_exact_needs_none(tmp_path: Path) -> None:
-    tight = Synthetic(genesis=_taus(**{GROUPS[0]: f64(1.0), GROUPS[1]: f64(1e4)}), **CALIBRATED).build()
-    assert verify(tight.write(tmp_path / "tight"), pinned()).accepted
-    still = edit("replay", {"unit": 3}, yardstick={group: f64(0.0) for group in GROUPS})
-    assert verify(Synthetic(tamper=still).build().write(tmp_path / "exact"), pinned()).accepted
 
 
 def test_reveals_may_be_lost_in_a_crash_before_a_rewind(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ _STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "savefig.dpi": 200,
 }
+_DOT: dict[str, Any] = {"markersize": 2.6, "alpha": 0.55, "markeredgewidth": 0}
 CSV_FIELDS = ("phase", "group", "what", "seed", "unit", "distance", "tau")
 
 
@@ -105,19 +106,19 @@ def _zero_place(fields: Mapping[str, Any], rows: Sequence[Distance]) -> float:
 
 
 def _ticks(axes: Axes, zero: float, rows: Sequence[Distance]) -> None:
-    """Powers of a hundred, and a zero of its own."""
+    """Powers of a hundred, and a zero of its own; all panels share them."""
     largest = max(value for row in rows for value in row.groups.values())
     exponents = range(math.ceil(math.log10(zero * 3)), math.floor(math.log10(largest * 2)) + 1)
     powers = [exponent for exponent in exponents if exponent % 2 == 0]
     axes.set_xticks([zero, *(10.0**power for power in powers)], ["0", *(f"$10^{{{power}}}$" for power in powers)])
     axes.set_xticks([], minor=True)
+    axes.set_xlim(zero / 2.5, 4 * largest)
 
 
 def _panel(
     axes: Axes, phase: str, groups: Sequence[str], rows: Sequence[Distance], fields: Mapping[str, Any], zero: float
 ) -> None:
     axes.set_xscale("log")
-    axes.set_xlim(zero / 2.5, None)
     counts = fields["phases"][phase]
     axes.set_title(f"{_TITLES[phase]}: {counts['distances']} honest distances, {counts['units']} units")
     axes.set_yticks(range(len(groups)), groups)
@@ -129,21 +130,12 @@ def _panel(
     for place, group in enumerate(groups):
         if place % 2:
             axes.axhspan(place - 0.5, place + 0.5, color=_BAND, linewidth=0, zorder=-1)
-        for row in rows:
-            token = row.variation == YARDSTICK
+        for variation in dict.fromkeys(row.variation for row in rows):
+            values = [row.groups[group] or zero for row in rows if row.variation == variation]
             # Honest dots above the line and the token's below, so that neither hides the other.
-            height = place + (0.06 + 0.26 * jitter.random()) * (1 if token else -1)
-            axes.plot(
-                row.groups[group] or zero,
-                height,
-                ".",
-                color=_color(row.variation),
-                markersize=2.6,
-                alpha=0.55,
-                markeredgewidth=0,
-                rasterized=True,
-                zorder=2,
-            )
+            side = 1 if variation == YARDSTICK else -1
+            heights = place + side * (0.06 + 0.26 * jitter.random(len(values)))
+            axes.plot(values, heights, ".", color=_color(variation), rasterized=True, zorder=2, **_DOT)
         axes.plot([fields["tau"][phase][group]] * 2, [place - 0.42, place + 0.42], color=_INK, linewidth=1.5, zorder=3)
 
 

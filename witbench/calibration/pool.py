@@ -44,3 +44,5 @@ def _begin() -> None:
     # Ctrl-C reaches every process of a terminal: these end at once and in silence, the first one says what happened.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ["OMP_NUM_THREADS"] = "1"
+    # Where cores are shared, the threads of a variation would spin for one another longer than they compute.
+    os.environ["OMP_WAIT_POLICY"] = "passive"

@@ -17,15 +17,17 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from witbench.errors import DataError
 from witbench.evaluation.law import Plan, fitting, theory
-from witbench.figures.rates import COLORS, INK, STYLE, Artifacts, new_figure
+from witbench.figures.rates import COLORS, INK, STYLE, Artifacts, new_figure, placement_title
 
 SCALES = tuple(10.0**exponent for exponent in range(-2, 8))
 """tau over the calibrated one."""
-_PROBABILITIES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+_PROBABILITIES = tuple(10.0 ** (exponent / 8) for exponent in range(-24, 1))
 _NOTICED = 0.5
+_LINES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D")
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,10 @@ def draw(
         "Left: how far one token moves a unit, over the calibrated tau, one point a branched state; after warm-up it "
         f"is {caught} checks. Lies that another check catches first are at the right edge. Middle: most tokens of one "
         "update that pass their check in some state after warm-up, against tau; under `exact`, as under any tau left "
-        f"of where a line rises, none do. Right: most tokens of a run noticed with a probability below {_NOTICED:g}, by placement and p, "
-        "with what was measured at the calibrated tau for each attack; a burst is noticed with p, so that below "
-        f"{_NOTICED:g} it is bounded by the update alone. {told}\n",
+        f"of where a line rises, none do. Right: most tokens of a run that are noticed with less than {_NOTICED:g}, "
+        "against p, by placement, with the checks that the left panel shows: a placement's units are what counts, so "
+        "that below some p a burst or a few units hold all the tokens they have room for, and above it none. "
+        f"{told}\n",
         encoding="utf-8",
     )
     return files
@@ -114,12 +117,15 @@ def draw(
 
 def _figure(found: Sequence[Lie], plan: Plan) -> Figure:
     attacks = sorted({lie.attack for lie in found})
-    colors = {attack: COLORS[i % len(COLORS)] for i, attack in enumerate(attacks)}
+    families = sorted({attack.partition(":")[0] for attack in attacks})
+    colors = {attack: COLORS[families.index(attack.partition(":")[0])] for attack in attacks}
     figure = new_figure(10.6, 3.3)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
     _distances(left, found, attacks, colors)
     _against_tau(middle, [lie for lie in found if not lie.warmup], attacks, colors, plan)
     _against_p(right, [lie for lie in found if not lie.warmup], attacks, colors, plan)
+    for axes in (middle, right):
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     return figure
 
 
@@ -144,34 +150,44 @@ def _against_tau(
 ) -> None:
     for number, attack in enumerate(attacks):
         here = [lie for lie in found if lie.attack == attack]
-        most = [undetected(here, scale, 0.0) for scale in SCALES]
-        shift = 1 + 0.03 * (number - len(attacks) / 2)
-        axes.plot([scale * shift for scale in SCALES], most, "-o", color=colors[attack], markersize=2.6, linewidth=0.9)
+        route = sum(colors[other] == colors[attack] for other in attacks[:number])
+        axes.plot(
+            [scale * 1.06 ** (number - len(attacks) / 2) for scale in SCALES],
+            [undetected(here, scale, 0.0) for scale in SCALES],
+            linestyle=_LINES[route % len(_LINES)],
+            marker=_MARKERS[route % len(_MARKERS)],
+            color=colors[attack],
+            markersize=3,
+            linewidth=0.9,
+            label=attack.replace("_", " "),
+        )
     axes.axvline(1.0, color=INK, linewidth=1.0)
     axes.set_xscale("log")
     axes.set_yscale("symlog", base=2, linthresh=1)
     axes.set_ylim(-0.2, 1.6 * plan.tokens)
     axes.set_xlabel("tau over the calibrated tau")
     axes.set_ylabel("tokens of one update that pass")
+    axes.legend(frameon=False, loc="upper left", fontsize=6)
 
 
 def _against_p(axes: Axes, found: Sequence[Lie], attacks: Sequence[str], colors: Mapping[str, str], plan: Plan) -> None:
-    styles = {"uniform": "-", "spread:8": "--", "burst": ":"}
+    seen: dict[float, str] = {}
     for attack in attacks:
         ones = [lie.ratio > 1 for lie in found if lie.attack == attack and lie.tokens == 1]
-        if not ones:
-            continue
-        v = float(np.mean(ones))
-        for placement, style in styles.items():
+        if ones:
+            seen.setdefault(float(np.mean(ones)), attack)
+    for placement, style in {"uniform": "-", "spread:8": "--", "burst": ":"}.items():
+        # Attacks with the same checks have the same curve, which is drawn once.
+        for v, attack in seen.items():
             most = [_most(placement, plan, p, v) for p in _PROBABILITIES]
-            axes.plot(_PROBABILITIES, most, style, color=colors[attack], linewidth=1.0)
-    for placement, style in styles.items():
-        axes.plot([], [], style, color=INK, linewidth=1.0, label=placement.replace("spread:8", "8 units"))
+            color = INK if len(seen) == 1 else colors[attack]
+            axes.plot(_PROBABILITIES, most, style, color=color, linewidth=1.1, label=placement_title(placement))
     axes.set_xscale("log")
     axes.set_yscale("symlog", base=2, linthresh=1)
+    axes.set_ylim(-0.2, 3 * plan.tokens * plan.updates)
     axes.set_xlabel("p")
-    axes.set_ylabel(f"tokens of a run, noticed below {_NOTICED:g}")
-    axes.legend(frameon=False, loc="upper right", fontsize=7)
+    axes.set_ylabel(f"tokens of a run, noticed with less than {_NOTICED:g}")
+    axes.legend(frameon=False, loc="lower left", fontsize=7)
 
 
 def _most(placement: str, plan: Plan, p: float, v: float) -> int:

@@ -168,3 +168,22 @@ def test_a_study_that_cannot_be_is_refused(overrides: list[str]) -> None:
     ):
         with pytest.raises(ConfigError, match=said.replace("[", r"\[")):
             plan([STUDY], [*overrides, override])
+
+
+def test_whole_runs_stop_by_a_rule_that_may_be_looked_at(overrides: list[str], tmp_path: Path) -> None:
+    point = "{attack: substitution, placement: burst, amount: 4, p: 1.0, trials: 40, width: 0.75}"
+    few = [*overrides, "study.runs=1", f"study.raw=[{point}]", "executor.workers=2"]
+    made = plan(["fig5_raw_smoke"], few)
+    (rule,) = {trial.rule for trial in made.trials if trial.estimator == "raw" and trial.variant}
+    assert rule is not None
+    needed = rule.stop([True] * 40)
+    assert needed is not None
+    assert needed > 2
+    run = Run(made, tmp_path, tmp_path / "artifacts")
+    run(silent)
+    whole = [row for row in read_study(tmp_path) if row.estimator == "raw" and row.amount]
+    assert needed <= len(whole) <= needed + 1, "two at a time, and none once it is enough"
+    assert all(row.detected for row in whole)
+    assert run(silent) == 0, "and a second run knows it"
+    with pytest.raises(ConfigError, match="width=2"):
+        plan(["fig5_raw_smoke"], [*overrides, f"study.raw=[{point.replace('0.75', '2')}]"])

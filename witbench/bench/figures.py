@@ -141,7 +141,7 @@ def make(name: str, scale: str, overrides: Sequence[str], out: Path | None, show
     run = Run(made, folder, artifacts_of(out))
     worked = run(show)
     rows = {row.key: row for row in run.rows()}
-    parts = [[rows[trial.key] for trial in part.trials] for part in made.parts]
+    parts = [[rows[trial.key] for trial in part.trials if trial.key in rows] for part in made.parts]
     files = kind.draw(Material(run, parts, folder, show))
     collect(folder)
     errors = sum(row.error is not None for row in rows.values())

@@ -11,10 +11,12 @@ from typing import Any
 
 from witbench.errors import ConfigError
 from witbench.evaluation.rates import Rate, clopper_pearson
+from witbench.evaluation.sequences import confidence_sequence
 from witbench.evaluation.summary import Cell, Summary
 from witbench.evaluation.table import columns, plain_table
 
 _CLOPPER_PEARSON = ("low95", "high95", "at_least95", "at_most95")
+_SEQUENCE = ("low95", "high95")
 
 
 def render(summaries: Sequence[Summary], form: str = "text") -> str:
@@ -48,6 +50,17 @@ def exact(summary: Summary) -> dict[str, float] | None:
     return dict(zip(_CLOPPER_PEARSON, ends, strict=True))
 
 
+def sequence(summary: Summary) -> dict[str, float] | None:
+    """Ends of the 95 % confidence sequence of a raw cell, which hold also where trials stopped by what they showed.
+
+    None where it does not apply, as in `exact`.
+    """
+    rate = summary.rate
+    if rate is None or exact(summary) is None:
+        return None
+    return dict(zip(_SEQUENCE, confidence_sequence(round(rate.detections), rate.trials), strict=True))
+
+
 def _markdown(summaries: Sequence[Summary]) -> str:
     return _tabulate(summaries, "pipe", lambda text: text.replace("|", "\\|"))
 
@@ -76,19 +89,22 @@ def _csv(summaries: Sequence[Summary]) -> str:
     cells = [field.name for field in dataclasses.fields(Cell)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*cells, *rates, *own, *(f"clopper_pearson_{name}" for name in _CLOPPER_PEARSON)])
+    more = [f"clopper_pearson_{name}" for name in _CLOPPER_PEARSON] + [f"sequence_{name}" for name in _SEQUENCE]
+    writer.writerow([*cells, *rates, *own, *more])
     for summary in summaries:
-        ends = exact(summary) or {}
+        ends, any_n = exact(summary) or {}, sequence(summary) or {}
         line = [getattr(summary.cell, name) for name in cells]
         line += [getattr(summary.rate, name, None) for name in rates]
         line += [getattr(summary, name) for name in own]
-        writer.writerow([*line, *(ends.get(name) for name in _CLOPPER_PEARSON)])
+        line += [ends.get(name) for name in _CLOPPER_PEARSON] + [any_n.get(name) for name in _SEQUENCE]
+        writer.writerow(line)
     return out.getvalue()
 
 
 def _json(summaries: Sequence[Summary]) -> str:
     plain: list[dict[str, Any]] = [
-        {**dataclasses.asdict(summary), "clopper_pearson": exact(summary)} for summary in summaries
+        {**dataclasses.asdict(summary), "clopper_pearson": exact(summary), "sequence": sequence(summary)}
+        for summary in summaries
     ]
     return json.dumps(plain, indent=2, allow_nan=False) + "\n"
 

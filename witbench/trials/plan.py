@@ -14,6 +14,7 @@ import witbench
 from witbench.config import DataConfig, RunConfig
 from witbench.evaluation.law import Plan, fitting
 from witbench.evaluation.rows import Estimator, trial_key
+from witbench.evaluation.sequences import StoppingRule
 from witbench.training.data import load_data
 from witbench.trials.executor import ExecutorConfig
 from witbench.trials.study import HONEST, RawPoint, Study, Variant, attacked, compose_study, under
@@ -64,6 +65,7 @@ class Trial:
         run: the training run it belongs to, which is its cluster.
         number: of the training run.
         variant: its attack; None for an honest run.
+        rule: what stops whole runs of its cell; None when all of them are done.
     """
 
     key: str
@@ -76,6 +78,12 @@ class Trial:
     run: str
     number: int
     variant: Variant | None
+    rule: StoppingRule | None = None
+
+    @property
+    def cell(self) -> str:
+        """The same for the trials of one cell."""
+        return self.run.rpartition("-")[0]
 
     @property
     def shape(self) -> Plan:
@@ -223,7 +231,8 @@ def _raw(maker: _Maker, study: Study, bases: dict[str, RunConfig]) -> Iterator[T
         config = attacked(bases[point.protocol], point.variant, point.placement, point.amount, point.p, 0)
         cell = maker.cell(config, "raw", point.variant, point.placement, point.amount)
         for seed in range(point.trials):
-            yield cell.trial(_RAW_SEEDS + seed, _name(point, cell.label, seed), seed)
+            trial = cell.trial(_RAW_SEEDS + seed, _name(point, cell.label, seed), seed)
+            yield replace(trial, rule=point.rule)
 
 
 def _name(point: RawPoint, label: str, seed: int) -> str:

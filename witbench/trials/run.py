@@ -6,10 +6,11 @@ at once is done twice, and stands once, for a trial is a pure function of what i
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,14 +73,25 @@ class Run:
         Raises:
             ConfigError: an honest run could not be measured; what was measured stands.
         """
-        trials = self.plan.trials
-        left = set(missing([trial.key for trial in trials], read_rows(shards(self.folder)), retry_errors=True))
-        if not left:
-            show(0, 0)
-            return 0
         shard = self.folder / SHARDS / f"{time.time_ns()}-{os.getpid()}-{secrets.token_hex(2)}.jsonl"
-        with RowWriter(shard) as writer:
-            return self._work([trial for trial in trials if trial.key in left], writer, show)
+        worked, tried = 0, set[str]()
+        while left := [trial for trial in self._due() if trial.key not in tried]:
+            tried |= {trial.key for trial in left}
+            with RowWriter(shard) as writer:
+                worked += self._work(left, writer, show)
+        return worked
+
+    def _due(self) -> list[Trial]:
+        """Trials that have to be done now: all that are missing, but of a cell that may stop only the next few."""
+        rows = read_rows(shards(self.folder))
+        left = set(missing([trial.key for trial in self.plan.trials], rows, retry_errors=True))
+        ruled: dict[str, list[Trial]] = {}
+        for trial in self.plan.trials:
+            if trial.rule is not None:
+                ruled.setdefault(trial.cell, []).append(trial)
+        for trials in ruled.values():
+            left -= {trial.key for trial in _not_yet(trials, rows, self.plan.executor.processes(len(trials)))}
+        return [trial for trial in self.plan.trials if trial.key in left]
 
     def _work(self, left: list[Trial], writer: RowWriter, show: Show) -> int:
         stamp = Stamp.take()
@@ -116,6 +128,17 @@ class Run:
     def _whole(self, trial: Trial) -> RunWork:
         first = next(t for t in self.plan.trials if t.estimator == "raw" and t.variant is None) if self.keep else None
         return RunWork(trial.key, trial.config, self.folder / "certified" if trial == first else None)
+
+
+def _not_yet(trials: Sequence[Trial], rows: Mapping[str, Row], at_once: int) -> Sequence[Trial]:
+    """Of the whole runs of one cell that may stop: those that are not needed, or not needed yet.
+
+    Counted in the planned order, so that runs that are caught, and so end early, do not weigh more.
+    """
+    done = list(itertools.takewhile(lambda trial: trial.key in rows and rows[trial.key].error is None, trials))
+    rule = trials[0].rule
+    stopped = rule.stop([bool(rows[trial.key].detected) for trial in done]) if rule else None
+    return trials[len(done) + at_once :] if stopped is None else trials[stopped:]
 
 
 def _branches(part: Measured, run: int) -> Iterator[Branch]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from witbench.attacks.placement import from_label
 from witbench.config import AttackConfig, PlacementConfig, RunConfig, from_composed
 from witbench.errors import ConfigError
+from witbench.evaluation.sequences import StoppingRule
 from witbench.groups import choices, compose_plain
 from witbench.registry import ATTACKS, build, unknown
 from witbench.schema import read, require
@@ -45,7 +46,18 @@ class Variant:
 
 @dataclass(frozen=True)
 class RawPoint:
-    """Whole runs, with their coins, of one cell."""
+    """Whole runs, with their coins, of one cell.
+
+    Attributes:
+        attack: by name.
+        placement: by label.
+        amount: what the attack's knob for the amount takes.
+        p: of the protocol.
+        trials: how many; the most, where `width` stops them.
+        protocol: its preset.
+        params: other knobs of the attack.
+        width: stop as soon as the rate's 95 % confidence sequence is no wider; null runs all.
+    """
 
     attack: str
     placement: str
@@ -54,6 +66,12 @@ class RawPoint:
     trials: int
     protocol: str = "witness"
     params: dict[str, Any] = field(default_factory=dict)
+    width: float | None = None
+
+    @property
+    def rule(self) -> StoppingRule | None:
+        """When enough of them have run; None when all of them have to. Raises ConfigError for a width that is none."""
+        return None if self.width is None else StoppingRule(width=self.width)
 
     @property
     def variant(self) -> Variant:
@@ -103,6 +121,7 @@ class Study:
         require(all(0 <= p <= 1 for p in probabilities), "study.probabilities", probabilities, "in [0, 1]")
         for point in self.raw:
             require(point.trials >= 1, "study.raw.trials", point.trials, "at least 1")
+            _ = point.rule
         for label in (*self.placements, *(point.placement for point in self.raw)):
             from_label(label)
         for variant in self.variants:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run(arguments: Arguments) -> int:
     """Train, attack, verify; prints the table. 0 when the honest certificate is accepted and nothing failed."""
     if arguments.words:
-        return _overhead(arguments)
+        return _measure(arguments)
     from witbench.bench.run import publish_bench, run_bench
     from witbench.evaluation.deviation import deviations
     from witbench.protocol.policy import load_trust
@@ -46,14 +46,19 @@ def run(arguments: Arguments) -> int:
     return 0 if pinned.accepted and alone.self_certified and not failed else 1
 
 
+def _measure(arguments: Arguments) -> int:
+    """`bench overhead` and `bench trials`."""
+    (noun,) = arguments.words
+    if noun not in _MEASURES:
+        raise unknown("bench", noun, _MEASURES)
+    return _MEASURES[noun](arguments)
+
+
 def _overhead(arguments: Arguments) -> int:
-    """`bench overhead`: what the witness costs."""
+    """What the witness costs."""
     from witbench.bench.overhead import measure, report
     from witbench.config import compose
 
-    (noun,) = arguments.words
-    if noun != "overhead":
-        raise unknown("bench", noun, ("overhead",))
     config = compose(arguments.overrides)
     with progress("pairs of runs") as show:
         overhead = measure(config, arguments.options["pairs"], show)
@@ -63,6 +68,19 @@ def _overhead(arguments: Arguments) -> int:
     else:
         print(report(config, overhead))
     return 0
+
+
+def _trials(arguments: Arguments) -> int:
+    """What caching is worth."""
+    from witbench.bench.caching import measure
+
+    with progress("pieces of work") as show:
+        found = measure(arguments.overrides, show)
+    print(json.dumps(dataclasses.asdict(found), indent=2) if arguments.options["json"] else found.report)
+    return 0
+
+
+_MEASURES = {"overhead": _overhead, "trials": _trials}
 
 
 def _read_pairs(text: str) -> int:
@@ -94,7 +112,7 @@ def _read_scale(text: str) -> str:
 COMMAND = Command(
     name="bench",
     summary="Train with a witness, attack the run, verify: the rate table, a certificate, Figure 5.",
-    usage="[overhead]",
+    usage="[overhead|trials]",
     run=run,
     options=(
         OUT,
@@ -114,6 +132,7 @@ COMMAND = Command(
         ("bench scale=smoke", "the same on a tiny model, in seconds"),
         ("bench json=true out=runs/mine", "the rates as JSON"),
         ("bench overhead training.updates=32", "what the witness costs: interleaved runs with and without it"),
+        ("bench trials", "what it is worth to cache training runs and branched units"),
     ),
     words=(0, 1),
     composes=True,

@@ -26,8 +26,9 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Tests run side by side: one thread each.
+# Tests run side by side: one thread each, and where a test has two, they do not spin for one another.
 test test-all: export OMP_NUM_THREADS ?= 1
+test test-all: export OMP_WAIT_POLICY ?= passive
 
 test: lint ## lint, types and every quick test
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow and not gpu and not slurm and not browser"

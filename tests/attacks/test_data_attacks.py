@@ -111,3 +111,14 @@ def test_the_tokens_achieved_are_those_asked_for(case: str, make: Make, branch: 
         found = branch.judge(attack, 4, positions_of(attack, 3, size), np.random.default_rng(size))
         asked = 48 * -(-size // 48) if case == "deletion:drop" else size
         assert found.tokens == asked
+
+
+def test_a_sorted_span_lies_in_all_of_its_updates(make: Make, branch: Trajectory) -> None:
+    attack = build(ATTACKS, "reorder", {"tokens": 1, "span": 3})
+    lies = attack.lies({4: (0,)}, 8)
+    assert sorted(lies) == [3, 4, 5]
+    assert sorted(attack.lies({7: (0,)}, 8)) == [6, 7], "the last span is what is left of the run"
+    for unit in (4, 8):
+        update = 4 if unit == 4 else 7
+        found = branch.judge(attack, unit, {update: (0,)}, np.random.default_rng(0))
+        assert (found.detected, found.check) == (True, "declare.order"), "seen in a unit that holds no touched place"

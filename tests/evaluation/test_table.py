@@ -89,6 +89,11 @@ def test_no_law_is_claimed_for_a_weakened_protocol() -> None:
     assert only([row(1, protocol="unchecked")]).theory is None
 
 
+def test_attacks_that_touch_other_units_than_their_placement_have_no_law() -> None:
+    assert only([row(1, attack="reorder")]).theory is None
+    assert only([row(1, attack="insertion:hidden")]).theory is not None
+
+
 def test_cells_do_not_mix() -> None:
     changes: list[dict[str, Any]] = [
         {},

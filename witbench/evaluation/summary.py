@@ -13,6 +13,8 @@ from witbench.evaluation.rates import Rate, clustered_rate, conditional_rate
 from witbench.evaluation.rows import Estimator, Row
 
 REFERENCE_PRESETS = frozenset({"witness"})
+WITHOUT_LAW = frozenset({"reorder", "procedure_trojan"})
+"""Attacks that touch other units than those their placement picks, or none: a placement's law is not theirs."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,8 @@ def _summary(cell: Cell, rows: list[Row], prior: str, law: float | None) -> Summ
 def _theory(cell: Cell) -> float | None:
     if cell.amount == 0:
         return 0.0
+    if cell.attack.partition(":")[0] in WITHOUT_LAW:
+        return None
     try:
         return theory(cell.placement, cell.amount, cell.plan, cell.p)
     except ConfigError:  # a placement of a plug-in: its law is not known here

@@ -142,6 +142,11 @@ def test_overrides_that_a_study_sets_itself_are_refused() -> None:
         plan(["bnech"], [])
 
 
+def test_a_bench_without_an_honest_run_has_no_certificate_to_show(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="study.honest=0: must be at least 1"):
+        run_bench("bench_smoke", ["study.honest=0"], tmp_path, silent)
+
+
 def test_the_full_plan_has_hundreds_of_trials_and_a_key_of_its_own() -> None:
     made = plan(["bench"], [])
     conditional = [t for t in made.trials if t.estimator == "conditional" and t.amount]

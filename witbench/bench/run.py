@@ -12,6 +12,7 @@ from witbench.evaluation.summary import Summary, summarise
 from witbench.evaluation.table import plain_table
 from witbench.figures.placements import draw
 from witbench.figures.rates import Artifacts
+from witbench.schema import require
 from witbench.trials.plan import plan
 from witbench.trials.run import Run, artifacts_of
 
@@ -54,6 +55,8 @@ def run_bench(study: str, overrides: Sequence[str], out: Path | None, show: Show
         show: told how many pieces of work are done, of how many.
     """
     made = plan([study], overrides)
+    (part,) = made.parts
+    require(part.study.honest >= 1, "study.honest", 0, "at least 1: the bench verifies an honest run's certificate")
     folder = out or Path("runs/bench") / made.key
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(made, folder, artifacts_of(out), keep=True)

@@ -143,7 +143,7 @@ def test_overrides_that_a_study_sets_itself_are_refused() -> None:
 
 
 def test_a_bench_without_an_honest_run_has_no_certificate_to_show(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="study.honest=0: must be at least 1"):
+    with pytest.raises(ConfigError, match=r"study\.honest=0: must be at least 1"):
         run_bench("bench_smoke", ["study.honest=0"], tmp_path, silent)
 
 

@@ -10,17 +10,20 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from witbench.calibration.honest import manifest_of
 from witbench.calibration.plot import CSV_FIELDS, draw
 from witbench.calibration.run import Calibrated, Settings, calibrate
+from witbench.calibration.variations import VARIATIONS, Order
 from witbench.config import RunConfig, compose
 from witbench.errors import ConfigError
 from witbench.kernels.manifest import group_names
 from witbench.protocol.tau import AFTER, WARMUP
 from witbench.protocol.tolerances import tolerances
+from witbench.training.state import State
 
 from .conftest import QUICK, silent
 
@@ -81,6 +84,23 @@ def test_a_configuration_with_nothing_to_vary(config: RunConfig, settings: Setti
     single = replace(config, training=replace(config.training, sequences=1))
     with pytest.raises(ConfigError, match="none applies"):
         calibrate(single, replace(settings, variations=("order",)), tmp_path / "tau.json", silent)
+
+
+class Forgets(Order):
+    """Loses count of its updates."""
+
+    def __call__(self, *arguments: Any) -> State:
+        end = super().__call__(*arguments)
+        return State({**end.exact, "step": 0}, end.real)
+
+
+def test_a_variation_that_changes_the_exact_part(
+    config: RunConfig, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIATIONS, "order", Forgets)
+    with pytest.raises(ConfigError, match="order changes the exact part of unit 1"):
+        calibrate(config, settings, tmp_path / "tau.json", silent)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_picture_shows_every_distance(calibrated: Calibrated) -> None:

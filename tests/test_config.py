@@ -147,11 +147,12 @@ def test_every_choice_composes_or_names_what_it_needs(tmp_path: Path) -> None:
         "tolerance=fixed": ["tolerance.tau=0.1"],
         "tolerance=calibrated": [f"tolerance.calibration={file}"],
     }
+    needs = {"protocol=loose_tolerance": ["tolerance=fixed", "tolerance.tau=0.1"]}
     for group in groups.group_names():
         for name in groups.choices(group):
             choice = f"{group}={name}"
             assert bool(groups.missing_keys([choice])) == (choice in given)
-            compose([choice, *given.get(choice, [])])
+            compose([choice, *given.get(choice, []), *needs.get(choice, [])])
             assert groups.compose_plain([choice, *given.get(choice, [])])[group]["name"] == name
 
 

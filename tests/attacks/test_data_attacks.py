@@ -96,6 +96,7 @@ def test_every_size_is_seen_in_its_own_unit(case: str, make: Make, branch: Traje
         for size in sizes_of(case):
             found = branch.judge(attack, unit, positions_of(attack, unit - 1, size), np.random.default_rng(size))
             assert found.detected, (unit, size)
+            assert unit == 1 or found.check == CASES[case][1], "unit 1 opens no start state"
             assert found.tokens >= 1
         honest = branch.judge(attack, unit, {}, np.random.default_rng(0))
         assert not honest.detected, honest.check

@@ -59,6 +59,24 @@ def test_every_format_is_printed_or_written(form: str, kept: Path, witbench: Run
     assert Path("new/report.txt").read_text(encoding="utf-8") == expected
 
 
+def test_a_report_cut_short_leaves_the_old_file_and_nothing_else(
+    kept: Path, witbench: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = kept.parent / "new" / "report.txt"
+    assert witbench("report", str(kept), f"out={out}").status == 0
+    before = out.read_bytes()
+
+    def full(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text[:10].encode(encoding))
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    result = witbench("report", str(kept), "format=csv", f"out={out}")
+    assert (result.status, result.out) == (2, "")
+    assert "No space left on device" in result.err
+    assert [(each, each.read_bytes()) for each in out.parent.iterdir()] == [(out, before)]
+
+
 def test_its_words_are_those_of_the_packages_below() -> None:
     assert tuple(FORMATS) == report.FORMATS
     assert tuple(PRIORS) == report.PRIORS

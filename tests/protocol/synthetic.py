@@ -73,6 +73,7 @@ class Synthetic:
         rewinds: unit -> boundary to go back to once that unit is done; each is done once.
         shows_evaluation: whether an evaluation is shown at the end.
         fails: (unit, check) of a replay that fails and ends the run.
+        switched: other choices of switches than those of the reference.
         ends: `sealed`, or `cut`: nothing after the last unit's checkpoint.
     """
 
@@ -91,6 +92,7 @@ class Synthetic:
     spare: int = 0
     tamper: Tamper = honest
     genesis: Fields = field(default_factory=dict)
+    switched: dict[str, str] = field(default_factory=dict)
     broker: SigningKey = BROKER
     trainer: SigningKey = TRAINER
 
@@ -101,7 +103,9 @@ class Synthetic:
 
     def build(self) -> Certificate:
         """Run it."""
-        self.switches = Switches.from_names({**WITNESS, "tolerance": self.tolerance, "opening": self.opening})
+        self.switches = Switches.from_names(
+            {**WITNESS, "tolerance": self.tolerance, "opening": self.opening, **self.switched}
+        )
         self.units = -(-self.updates // self.unit)
         count = reveals_needed(self.units + self.spare, 1)
         self.beacon, self.drawn = Beacon(b"s" * 32, count), 0
@@ -128,7 +132,7 @@ class Synthetic:
         tampered = self.tamper(kind, fields)
         if tampered is not None:
             self.tape.append(kind, **tampered)
-        if kind in ("commit", "sketch"):
+        if kind in ("start", "commit", "sketch"):
             self.head = self.tape.size, self.tape.root()
 
     def _begin(self, reveals: int) -> None:
@@ -181,6 +185,8 @@ class Synthetic:
         """One unit; False when a replay failed before it."""
         if not self._settle(unit - 1 - self.lag):
             return False
+        if self.switches.chain.own_start:
+            self._append("start", unit=unit, state=digest("start", unit), exact=digest("exact start", unit))
         for t in range((unit - 1) * self.unit, min(unit * self.unit, self.updates)):
             self._append(
                 "declare", unit=unit, t=t, root=digest("batch", t), sequences=8, tokens=1024, fields=digest("fields", t)

@@ -10,7 +10,8 @@ from tests.protocol.synthetic import Synthetic
 from witbench.errors import TapeError
 from witbench.protocol.records import CHUNK, KINDS, check_record, chunks
 
-RECORDS = {record["kind"]: record for record in Synthetic(rewinds={3: 2}, spare=4).build().records}
+EXAMPLE = Synthetic(rewinds={3: 2}, spare=4, switched={"chain": "parentless"}).build()
+RECORDS = {record["kind"]: record for record in EXAMPLE.records}
 
 
 def test_every_kind_has_an_example_here() -> None:

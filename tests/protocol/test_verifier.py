@@ -13,11 +13,24 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.synthetic import BROKER, TRAINER, WEIGHTS, Certificate, Synthetic, digest, frames, joined, pinned
+from tests.protocol.synthetic import (
+    BROKER,
+    TRAINER,
+    WEIGHTS,
+    Certificate,
+    Synthetic,
+    digest,
+    drop,
+    edit,
+    frames,
+    joined,
+    pinned,
+)
 from witbench.errors import ConfigError, DataError
 from witbench.protocol.notes import Checkpoint, SigningKey, VerifyKey, sign_note
 from witbench.protocol.policy import Policy
 from witbench.protocol.report import Report
+from witbench.protocol.switches import WITNESS, choices
 from witbench.protocol.transcript import transcript
 from witbench.protocol.verifier import NO_SECURITY, verify
 
@@ -220,7 +233,8 @@ def test_every_byte_of_the_closing_files_counts(tmp_path: Path, monkeypatch: pyt
 
 
 def test_closing_files_of_another_run(tmp_path: Path) -> None:
-    one, other = Synthetic().build(), Synthetic(genesis={"init_seed": 8}).build()
+    one, others = Synthetic().build(), (Synthetic(genesis={"init_seed": seed}).build() for seed in range(8, 40))
+    other = next(each for each in others if len(each.records) == len(one.records))
     head = _verify(tmp_path, Certificate(one.tape, other.checkpoint, one.statement))
     assert "checkpoint: its root is not this log's" in (head.reason or "")
     statement = _verify(tmp_path, Certificate(one.tape, one.checkpoint, other.statement))
@@ -298,3 +312,35 @@ def test_the_verifier_needs_neither_torch_nor_numpy() -> None:
         "import witbench.protocol.policy, witbench.protocol.statement\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(p for p in sys.path if p)})
+
+
+PARENTLESS = {"chain": "parentless"}
+
+
+def _loose() -> Policy:
+    return Policy(switches={name: tuple(choices(name)) for name in WITNESS})
+
+
+def test_units_with_start_states_of_their_own(tmp_path: Path) -> None:
+    """Only a policy that asks for nothing accepts them, and each must commit its start, once."""
+    made = Synthetic(switched=PARENTLESS, p=1.0).build()
+    assert _verify(tmp_path, made).check == "policy.switches"
+    assert _verify(tmp_path, made, policy=_loose()).accepted
+    for tamper, said in (
+        (drop("start", unit=2), "comes before the unit's start state"),
+        (edit("start", {"unit": 2}, unit=3), "unit 3 where 2 is due"),
+    ):
+        report = _verify(tmp_path, Synthetic(switched=PARENTLESS, tamper=tamper).build(), policy=_loose())
+        assert said in (report.reason or ""), report.reason
+
+
+def test_a_start_state_where_none_is_committed(tmp_path: Path) -> None:
+    made = Synthetic(switched=PARENTLESS, genesis={"switches": Synthetic().build().records[0]["switches"]}).build()
+    assert "comes where no unit commits its start state" in (_verify(tmp_path, made).reason or "")
+
+
+def test_batches_in_any_order_need_no_check_of_it(tmp_path: Path) -> None:
+    made = Synthetic(switched={"order": "free"}, p=1.0).build()
+    assert _verify(tmp_path, made).check == "policy.switches"
+    assert _verify(tmp_path, made, policy=_loose()).accepted
+    assert not any("declare.order" in record.get("checks", {}) for record in made.records)

@@ -30,12 +30,14 @@ class Material:
         run: the studies behind it, all done.
         parts: rows of each study.
         folder: where files go.
+        scale: of the figure.
         show: told how far further work is.
     """
 
     run: Run
     parts: Sequence[Sequence[Row]]
     folder: Path
+    scale: str
     show: Show
 
 
@@ -52,8 +54,8 @@ def _payload(material: Material) -> list[Artifacts]:
     (part,) = material.run.plan.parts
     path = material.folder / "calibration.json"
     if not path.exists():
-        few = part.base.model.width < _REAL_WIDTH
-        calibrate(part.base, Settings(distances=20 if few else 300), path, material.show)
+        settings = Settings(distances=20) if material.scale == "smoke" else Settings()
+        calibrate(part.base, settings, path, material.show)
     branches = material.run.branches(part)
     write_durably(material.folder / "branches.json", json.dumps(branches, indent=0).encode())
     cell, rows = part.base, material.parts[0]
@@ -61,10 +63,6 @@ def _payload(material: Material) -> list[Artifacts]:
     told += f"{cell.sketch.name}, {part.study.runs} training runs. {told_origin(rows)}."
     calibration = json.loads(path.read_bytes())
     return [payload.draw(branches, calibration, part.shape, told, material.folder)]
-
-
-_REAL_WIDTH = 32
-"""Narrower models are for tests, and are calibrated on a few distances."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def make(name: str, scale: str, overrides: Sequence[str], out: Path | None, show
     worked = run(show)
     rows = {row.key: row for row in run.rows()}
     parts = [[rows[trial.key] for trial in part.trials if trial.key in rows] for part in made.parts]
-    files = kind.draw(Material(run, parts, folder, show))
+    files = kind.draw(Material(run, parts, folder, scale, show))
     collect(folder)
     errors = sum(row.error is not None for row in rows.values())
     return Drawn(folder, tuple(files), len(rows), errors, worked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,10 +32,20 @@ def run(arguments: Arguments) -> int:
     if options["out"] is None:
         print(text, end="")
     else:
-        options["out"].parent.mkdir(parents=True, exist_ok=True)
-        options["out"].write_text(text, encoding="utf-8")
+        _write(options["out"], text)
         print(options["out"])
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:

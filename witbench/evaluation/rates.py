@@ -97,7 +97,8 @@ def conditional_rate(
     fails (probability 0) and one in which every check of a touched unit fails (the mean of `ideals`). The observed
     trials share weights of effective mass, counted apart for the two things that vary: placements, by the
     probabilities themselves, and detectability, by their ratio to the ideal. When all trials agree on detectability
-    its effective count is the number of training runs, so the interval stays open. With probabilities of 0 and 1 and
+    its effective count is the number of training runs, so the interval stays open, and its upper end is at least that
+    of the placements alone. With probabilities of 0 and 1 and
     ideals of 1 it is the Beta posterior.
 
     Args:
@@ -121,7 +122,12 @@ def conditional_rate(
     mass = _prior_mass(prior)
     shares = rng.dirichlet([checks, mass, mass], size=_RESAMPLES)
     posterior = shares[:, 0] * means + shares[:, 2] * float(bounds.mean())
-    ends = [float(end) for end in np.quantile(posterior, [0.025, 0.1, 0.9, 0.975])]
+    quantiles = [0.025, 0.1, 0.9, 0.975]
+    ends = [float(end) for end in np.quantile(posterior, quantiles)]
+    if np.all(ratios == ratios[0]):
+        # All trials agree on detectability, so the posterior reaches down alone; placements vary both ways.
+        upper = np.quantile(means, quantiles)
+        ends = [*ends[:2], *(max(end, float(other)) for end, other in zip(ends[2:], upper[2:], strict=True))]
     return _rate(float(values.sum()), values.size, min(placements, checks), ends, prior)
 
 

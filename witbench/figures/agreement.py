@@ -20,6 +20,7 @@ from witbench.figures.rates import (
     new_figure,
     one_shape,
     placement_title,
+    sample,
     told_origin,
     told_setting,
     told_trials,
@@ -105,5 +106,10 @@ def _figure(found: Sequence[Pair]) -> Figure:
     axes.set_yticks(range(len(found)), names)
     axes.set_xlim(-0.02, 1.02)
     axes.set_xlabel(f"detection rate at p = {100 * found[0][0].cell.p:g}%")
+    axes.legend(
+        handles=[sample("s", "white", "whole runs", COLORS[1]), sample("o", COLORS[0], "coins averaged", COLORS[0])],
+        loc="lower right",
+        frameon=False,
+    )
     axes.grid(axis="x", color="#EEEEEE", linewidth=0.6, zorder=0)
     return figure

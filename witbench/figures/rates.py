@@ -141,9 +141,11 @@ def spread_out(count: int) -> list[float]:
     return [DODGE ** (place - (count - 1) / 2) for place in range(count)]
 
 
-def sample(marker: str, face: str, label: str) -> Line2D:
+def sample(marker: str, face: str, label: str, color: str = INK) -> Line2D:
     """A legend's entry for a kind of point."""
-    return Line2D([], [], color=INK, linestyle="none", marker=marker, markersize=4.2, markerfacecolor=face, label=label)
+    return Line2D(
+        [], [], color=color, linestyle="none", marker=marker, markersize=4.2, markerfacecolor=face, label=label
+    )
 
 
 def placement_title(placement: str) -> str:

@@ -39,6 +39,8 @@ def identity(config: RunConfig, roots: Roots) -> dict[str, Any]:
     plain = config.to_plain()
     del plain["seed"]
     plain["data"] = list(roots)
+    if config.tolerance.name == "exact":
+        del plain["protocol"]["tau_scale"]  # without a tau it can only be 1
     calibration = config.tolerance.calibration
     if calibration is not None:
         plain["tolerance"]["calibration"] = hashlib.sha256(Path(calibration).read_bytes()).hexdigest()

@@ -11,6 +11,7 @@ import torch
 
 from witbench.attacks.base import MaliciousTrainer
 from witbench.attacks.branches import Trajectory
+from witbench.protocol.ledger import Plan
 from witbench.training.state import Batch, Key, State
 
 from .conftest import World
@@ -120,7 +121,7 @@ def test_tampering_from_end_to_end(mode: str, world: World) -> None:
     for number, (check, change) in enumerate(changes.items()):
 
         def trainer(*data: Any, change: Callable[[State], State] = change) -> Tamper:
-            return Tamper(change).bind({}, np.random.default_rng(0), *data)
+            return Tamper(change).bind({}, Plan(2, 1), np.random.default_rng(0), *data)
 
         certified = world.run(world.config(*MODES[mode], "training.updates=2"), trainer, name=f"run-{number}")
         assert certified.failed == check

@@ -48,6 +48,15 @@ def test_the_file_holds_what_tau_rests_on(calibrated: Calibrated, config: RunCon
     assert fields["evaluation_tau"]["loss"] > 0
 
 
+def test_a_tau_that_no_verifier_accepts_is_counted(
+    calibrated: Calibrated, tiny: list[str], settings: Settings, tmp_path: Path
+) -> None:
+    assert calibrated.fields["phases"][AFTER]["within_policy"] == {"of": 21, "met": 21}
+    coarse = calibrate(compose([*tiny, "model.dtype=bfloat16"]), settings, tmp_path / "tau.json", silent)
+    found = coarse.fields["phases"][AFTER]["within_policy"]
+    assert (found["of"], found["met"]) == (21, 0), "storage rounds by more than a token moves"
+
+
 def test_noise_is_far_below_one_token(calibrated: Calibrated) -> None:
     for phase in (WARMUP, AFTER):
         part = calibrated.fields["phases"][phase]["groups"]

@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "kernels": {"training.state"},
     "protocol": {"training", "kernels", *CONFIG},
     "evaluation": set(),
-    "calibration": {"protocol", "training", "kernels", "evaluation", *CONFIG},
+    "calibration": {"trials", "protocol", "training", "kernels", "evaluation", *CONFIG},
     "attacks": {"protocol", "training", "kernels", "evaluation", *CONFIG},
     "figures": {"evaluation"},
     "trials": {"attacks", "evaluation", "protocol", "training", "kernels", *CONFIG},

@@ -12,8 +12,9 @@ import pytest
 
 from tests.evaluation.samples import row
 from witbench.errors import ConfigError
-from witbench.evaluation.formats import FORMATS, exact, render
+from witbench.evaluation.formats import FORMATS, exact, render, sequence
 from witbench.evaluation.rates import binomial_rate, clopper_pearson
+from witbench.evaluation.sequences import confidence_sequence
 from witbench.evaluation.summary import Summary, summarise
 from witbench.evaluation.table import plain_table
 
@@ -86,9 +87,10 @@ def test_csv_has_every_field_in_full(summaries: list[Summary]) -> None:
 def test_json_is_typed_and_has_every_field(summaries: list[Summary]) -> None:
     plain = json.loads(render(summaries, "json"))
     for got, summary in zip(plain, summaries, strict=True):
-        bounds = got.pop("clopper_pearson")
+        bounds, any_n = got.pop("clopper_pearson"), got.pop("sequence")
         assert got == dataclasses.asdict(summary)
         assert bounds == exact(summary)
+        assert any_n == sequence(summary)
 
 
 def test_clopper_pearson_is_given_where_trials_are_independent_whole_runs(summaries: list[Summary]) -> None:
@@ -100,6 +102,11 @@ def test_clopper_pearson_is_given_where_trials_are_independent_whole_runs(summar
     assert bounds["at_most95"] == clopper_pearson(3, 10, side="upper")[1]
     assert found["substitution", "conditional"] is None
     assert found["procedure_trojan", "raw"] is None
+    at_any_n = next(sequence(each) for each in summaries if exact(each) == bounds)
+    assert at_any_n is not None
+    assert (at_any_n["low95"], at_any_n["high95"]) == confidence_sequence(3, 10)
+    assert at_any_n["low95"] < bounds["low95"], "the price of looking at any n"
+    assert at_any_n["high95"] > bounds["high95"]
     (shared,) = summarise([row(seed, clusters={"run": "a"}) for seed in range(10)])
     assert exact(shared) is None
     lines = list(csv.DictReader(io.StringIO(render([shared, *summaries], "csv"))))

@@ -119,6 +119,10 @@ def test_replay_checks_follow_the_switches() -> None:
     assert _switches().replay_checks(2) == (*start, *always, "replay.distance")
     both = _switches(tolerance="exact", opening="both").replay_checks(2)
     assert both == (*start, *always, "replay.digest", "replay.exact_distance")
+    own = _switches(chain="parentless", order="free")
+    for unit in (1, 2):
+        unordered = [check for check in always if check != "declare.order"]
+        assert own.replay_checks(unit) == ("open.digest", *unordered, "replay.distance")
 
 
 @pytest.mark.parametrize(

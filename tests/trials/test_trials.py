@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -112,6 +113,11 @@ def test_a_key_follows_content_not_paths(overrides: list[str], made: TrialPlan, 
 COMMAND = [sys.executable, "-m", "witbench", "figure", "fig5", "scale=smoke", "study.runs=2", "executor.workers=1"]
 
 
+def heed_interrupts() -> None:
+    """Undo that a shell without job control makes what it runs in the background ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(overrides: list[str], tmp_path: Path, out: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     return subprocess.Popen(
@@ -122,6 +128,7 @@ def start(overrides: list[str], tmp_path: Path, out: str) -> subprocess.Popen[st
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
 
 
@@ -187,3 +194,15 @@ def test_whole_runs_stop_by_a_rule_that_may_be_looked_at(overrides: list[str], t
     assert run(silent) == 0, "and a second run knows it"
     with pytest.raises(ConfigError, match="width=2"):
         plan(["fig5_raw_smoke"], [*overrides, f"study.raw=[{point.replace('0.75', '2')}]"])
+
+
+def test_ctrl_c_is_one_line_and_nothing_is_lost(overrides: list[str], tmp_path: Path) -> None:
+    process = start(overrides, tmp_path, "interrupted")
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "interrupted").glob("artifacts/*/branches.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert len(err.strip().splitlines()) == 1, err
+    assert "the same command does only what is missing" in err

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from witbench.errors import ConfigError
+from witbench.trials.pool import end_with
 
 T = TypeVar("T")
 
@@ -26,7 +26,9 @@ def run_all(work: Sequence[Callable[[], T]], workers: int) -> Iterator[T]:
     if workers == 1:
         yield from (piece() for piece in work)
         return
-    pool = ProcessPoolExecutor(min(workers, len(work)), multiprocessing.get_context("spawn"), initializer=_begin)
+    pool = ProcessPoolExecutor(
+        min(workers, len(work)), multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+    )
     try:
         for future in as_completed([pool.submit(piece) for piece in work]):
             yield future.result()
@@ -40,9 +42,8 @@ def run_all(work: Sequence[Callable[[], T]], workers: int) -> Iterator[T]:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
-    # Ctrl-C reaches every process of a terminal: these end at once and in silence, the first one says what happened.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _begin(parent: int) -> None:
+    end_with(parent)
     os.environ["OMP_NUM_THREADS"] = "1"
     # Where cores are shared, the threads of a variation would spin for one another longer than they compute.
     os.environ["OMP_WAIT_POLICY"] = "passive"

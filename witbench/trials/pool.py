@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -80,10 +81,19 @@ def _run(work: dict[int, Work[T]], executor: ExecutorConfig) -> Iterator[Done[T]
 
 def _begin(slots: multiprocessing.SimpleQueue[str | None], parent: int) -> None:
     """Let this process see the one GPU of its slot, before anything has touched it; and never outlive its parent."""
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     device = slots.get()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
+
+
+def end_with(parent: int) -> None:
+    """Let this process end when its parent does, and at once and in silence at Ctrl-C.
+
+    Ctrl-C reaches every process of a terminal; the first one says what happened.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
 
 
 def _die_with(parent: int) -> None:

@@ -10,17 +10,20 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from witbench.calibration.honest import manifest_of
 from witbench.calibration.plot import CSV_FIELDS, draw
 from witbench.calibration.run import Calibrated, Settings, calibrate
+from witbench.calibration.variations import VARIATIONS, Order
 from witbench.config import RunConfig, compose
 from witbench.errors import ConfigError
 from witbench.kernels.manifest import group_names
 from witbench.protocol.tau import AFTER, WARMUP
 from witbench.protocol.tolerances import tolerances
+from witbench.training.state import State
 
 from .conftest import QUICK, silent
 
@@ -43,6 +46,15 @@ def test_the_file_holds_what_tau_rests_on(calibrated: Calibrated, config: RunCon
     assert fields["phases"][WARMUP]["units"] == 24
     assert fields["false_rejects"]["rejected"] == 0
     assert fields["evaluation_tau"]["loss"] > 0
+
+
+def test_a_tau_that_no_verifier_accepts_is_counted(
+    calibrated: Calibrated, tiny: list[str], settings: Settings, tmp_path: Path
+) -> None:
+    assert calibrated.fields["phases"][AFTER]["within_policy"] == {"of": 21, "met": 21}
+    coarse = calibrate(compose([*tiny, "model.dtype=bfloat16"]), settings, tmp_path / "tau.json", silent)
+    found = coarse.fields["phases"][AFTER]["within_policy"]
+    assert (found["of"], found["met"]) == (21, 0), "storage rounds by more than a token moves"
 
 
 def test_noise_is_far_below_one_token(calibrated: Calibrated) -> None:
@@ -81,6 +93,23 @@ def test_a_configuration_with_nothing_to_vary(config: RunConfig, settings: Setti
     single = replace(config, training=replace(config.training, sequences=1))
     with pytest.raises(ConfigError, match="none applies"):
         calibrate(single, replace(settings, variations=("order",)), tmp_path / "tau.json", silent)
+
+
+class Forgets(Order):
+    """Loses count of its updates."""
+
+    def __call__(self, *arguments: Any) -> State:
+        end = super().__call__(*arguments)
+        return State({**end.exact, "step": 0}, end.real)
+
+
+def test_a_variation_that_changes_the_exact_part(
+    config: RunConfig, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(VARIATIONS, "order", Forgets)
+    with pytest.raises(ConfigError, match="order changes the exact part of unit 1"):
+        calibrate(config, settings, tmp_path / "tau.json", silent)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_picture_shows_every_distance(calibrated: Calibrated) -> None:

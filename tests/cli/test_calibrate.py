@@ -65,7 +65,9 @@ def test_calibrate_train_verify_check(place: Path, witbench: Run) -> None:
 
 
 def test_a_huge_tau_is_no_certificate(place: Path, witbench: Run) -> None:
-    assert witbench("calibrate", *TINY, *DATA, *QUICK, "out=tau.json", "factor=1e12").status == 0
+    made = witbench("calibrate", *TINY, *DATA, *QUICK, "out=tau.json", "factor=1e12")
+    assert made.status == 0
+    assert "verifiers refuse such runs (policy.tau)" in made.out
     given = ("tolerance=calibrated", "tolerance.calibration=tau.json", "protocol.p=1.0")
     assert witbench("train", *TINY, *DATA, *given, "out=run").status == 0
     verified = witbench("verify", "run/cert", "trust=runs/broker/broker.vkey", "json=true")

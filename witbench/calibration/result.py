@@ -21,6 +21,7 @@ import numpy as np
 
 import witbench
 from witbench.evaluation.rates import clopper_pearson
+from witbench.protocol.policy import Policy, PolicyError
 from witbench.protocol.prover import LIBRARIES
 from witbench.protocol.tau import AFTER, WARMUP, warmup_units
 from witbench.protocol.tolerances import FORMAT, identity, identity_digest
@@ -59,17 +60,24 @@ def calibration(
     honest = {phase: _of_phase([row for run in measured for row in run.honest], phase) for phase in PHASES}
     token = {phase: _of_phase([row for run in measured for row in run.token], phase) for phase in PHASES}
     largest = {phase: _largest(rows, floor) for phase, rows in honest.items()}
+    tau = {phase: taus(largest, floor, factor, phase) for phase in PHASES}
     return {
         "format": FORMAT,
         "identity": made_for,
         "identity_sha256": identity_digest(made_for),
         "config": config.to_plain(),
         "factor": factor,
-        "tau": {phase: taus(largest, floor, factor, phase) for phase in PHASES},
+        "tau": tau,
         "evaluation_tau": evaluation_tau(measured, factor),
         "warmup_units": warmup_units(config.training.updates, config.protocol.unit),
         "floor": floor,
-        "phases": {phase: _phase(honest[phase], token[phase], floor) for phase in PHASES},
+        "phases": {
+            phase: {
+                **_phase(honest[phase], token[phase], floor),
+                "within_policy": within_policy(token[phase], tau[phase]),
+            }
+            for phase in PHASES
+        },
         "variations_left_out": dict(left_out),
         "seeds": [run.seed for run in measured],
         "false_rejects": held_out(measured, floor, factor),
@@ -102,6 +110,17 @@ def evaluation_tau(measured: Sequence[Measured], factor: float) -> dict[str, flo
         for name, found in run.evaluated.items():
             least[name] = max(least.get(name, 0.0), found.moved, _EVALUATION_EPS * found.largest)
     return {name: factor * value for name, value in least.items()}
+
+
+def within_policy(token: Sequence[Distance], tau: Mapping[str, float]) -> dict[str, int]:
+    """Of the units in which a token was changed, those whose tau a verifier accepts beside it by default."""
+    refused = 0
+    for row in token:
+        try:
+            Policy().check_tau(tau, row.groups, row.unit, 0)
+        except PolicyError:
+            refused += 1
+    return {"of": len(token), "met": len(token) - refused}
 
 
 def held_out(measured: Sequence[Measured], floor: Mapping[str, float], factor: float) -> dict[str, Any]:

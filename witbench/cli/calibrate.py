@@ -60,6 +60,15 @@ def _say(calibrated: Calibrated) -> None:
         for group, found in part["groups"].items() if part["distances"] else ():
             tau, token = fields["tau"][phase][group], found["one_token"]
             print(f"  {group:<26} {tau:9.2e} {found['largest']:9.2e} {token['median']:9.2e}  {token['min'] / tau:.3g}")
+    for phase, part in fields["phases"].items():
+        policy = part["within_policy"]
+        if policy["met"] < policy["of"]:
+            print(
+                f"{phase}: in {policy['of'] - policy['met']} of {policy['of']} units no group's tau is a tenth of one"
+            )
+            print(
+                "  token's distance or less, so verifiers refuse such runs (policy.tau); take tolerance=exact for them"
+            )
     for name, reason in fields["variations_left_out"].items():
         print(f"left out: {name}: {reason}")
     short = [phase for phase, part in fields["phases"].items() if 0 < part["distances"] < 300]

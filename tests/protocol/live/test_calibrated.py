@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,11 @@ def under(world: World, path: Path, *overrides: str) -> RunConfig:
     return world.config(*MORE, *overrides, "tolerance=calibrated", f"tolerance.calibration={path}")
 
 
-def scaled(path: Path, target: Path, factor: float) -> Path:
-    """The calibration with every tau multiplied."""
+def scaled(path: Path, target: Path, factor: float, phases: Sequence[str] = ("warmup", "after")) -> Path:
+    """The calibration with every tau of some phases multiplied."""
     fields = json.loads(path.read_text())
-    for tau in fields["tau"].values():
+    for phase in phases:
+        tau = fields["tau"][phase]
         tau.update({group: value * factor for group, value in tau.items()})
     target.write_text(json.dumps(fields))
     return target
@@ -127,10 +128,14 @@ def test_other_numerics_pass_where_exact_rejects(trainer: type[Trainer], world: 
     assert world.run(world.config(*MORE), trainer, name="exact").failed == "replay.digest"
 
 
-def test_other_numerics_beyond_tau_fail(world: World, calibration: Made) -> None:
-    tight = scaled(calibration(()), world.folder / "tight.json", 1e-4)
+@pytest.mark.parametrize(("phase", "unit"), [("warmup", 1), ("after", 3)])
+def test_other_numerics_beyond_the_tau_of_their_phase_fail(
+    phase: str, unit: int, world: World, calibration: Made
+) -> None:
+    tight = scaled(calibration(()), world.folder / "tight.json", 1e-4, [phase])
     certified = world.run(under(world, tight), OtherOrder)
     assert certified.failed == "replay.distance"
+    assert f"unit {unit}:" in certified.detail
     assert "tau is" in certified.detail
 
 

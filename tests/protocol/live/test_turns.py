@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from safetensors.torch import load, save
 
 from witbench.errors import ProtocolError
+from witbench.protocol import worker
+from witbench.protocol.certify import Certified
 from witbench.protocol.messages import FinalOpening, Opening
 from witbench.protocol.notes import SigningKey, add_signature
+from witbench.protocol.sandbox import Job
 from witbench.protocol.trainer import Trainer
 from witbench.protocol.worker import Worker
+from witbench.training.serialize import state_to_bytes
 from witbench.training.state import State
 
 from .conftest import World, records
@@ -96,6 +101,38 @@ def test_the_broker_takes_no_head_that_somebody_else_signed(world: World) -> Non
         patch.setattr(Worker, "_cosigned", lambda self, head: add_signature(head, stranger))
         with pytest.raises(ProtocolError, match=r"head\.signature"):
             world.run(world.config())
+    assert not records(Certified(world.folder / "run"), "checkpoint"), "refused before it is on the tape"
+
+
+def test_nothing_rides_into_the_sandbox_beside_a_state(world: World) -> None:
+    """What a worker serialised itself could carry the answer: tensors are read from it, and serialised anew."""
+    jobs: list[Job] = []
+    run = world.sandbox.run
+
+    def smuggling(state: State) -> bytes:
+        return save(load(state_to_bytes(state)), metadata={"answer": "forty-two"})
+
+    def spying(job: Job) -> bytes | memoryview:
+        jobs.append(job)
+        return run(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "state_to_bytes", smuggling)
+        patch.setattr(world.sandbox, "run", spying)
+        assert world.run(world.config()).failed is None
+    carried = [bytes(part) for job in jobs if job.kind in ("update", "evaluate") for part in job.parts]
+    assert len([job for job in jobs if job.kind == "update"]) == 8, "each unit and its yardstick"
+    assert not [part for part in carried if b"forty-two" in part]
+
+
+def test_unit_1_starts_from_the_provers_own_state_whatever_is_opened(world: World) -> None:
+    class OpensElse(Trainer):
+        def open(self, unit: int, start: State, batches: Any) -> Any:
+            if unit == 1:
+                start = State(start.exact, {key: tensor + 1 for key, tensor in start.real.items()})
+            return start, batches
+
+    assert world.run(world.config(), OpensElse).failed is None
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

@@ -146,13 +146,13 @@ def test_every_choice_composes_or_names_what_it_needs(tmp_path: Path) -> None:
         "data=bin": [f"data.path={file}"],
         "tolerance=fixed": ["tolerance.tau=0.1"],
         "tolerance=calibrated": [f"tolerance.calibration={file}"],
+        "protocol=loose_tolerance": [f"tolerance.calibration={file}"],
     }
-    needs = {"protocol=loose_tolerance": ["tolerance=fixed", "tolerance.tau=0.1"]}
     for group in groups.group_names():
         for name in groups.choices(group):
             choice = f"{group}={name}"
             assert bool(groups.missing_keys([choice])) == (choice in given)
-            compose([choice, *given.get(choice, []), *needs.get(choice, [])])
+            compose([choice, *given.get(choice, [])])
             assert groups.compose_plain([choice, *given.get(choice, [])])[group]["name"] == name
 
 
@@ -167,7 +167,7 @@ def test_files_are_named_as_their_choice_and_registries_have_them() -> None:
 def test_presets_change_what_the_registry_says_and_nothing_else() -> None:
     reference = groups.compose_plain(["protocol=witness"])["protocol"]
     for name in PROTOCOLS.names():
-        preset = groups.compose_plain([f"protocol={name}"])["protocol"]
+        preset = groups.compose_plain([f"protocol={name}", "tolerance=fixed", "tolerance.tau=0.1"])["protocol"]
         changes = dict(PROTOCOLS.get(name))
         switches = {**reference["switches"], **changes.pop("switches", {})}
         assert preset == {**reference, "name": name, "switches": switches, **changes}

@@ -58,6 +58,14 @@ def test_a_weak_protocol_that_it_beats(case: str, preset: str, make: Make, run: 
     assert outcome.cost_gradients >= outcome.honest_gradients
 
 
+def test_a_token_hides_below_a_loose_tolerance_and_not_below_the_same_one_as_it_is(make: Make, run: Run) -> None:
+    fixed = ("attack=substitution", *BURST, "tolerance=fixed", "tolerance.tau=1e-6")
+    caught, hidden = run(make(*fixed)), run(make("protocol=loose_tolerance", "protocol.p=1.0", *fixed))
+    assert (caught.detected, caught.check) == (True, "replay.distance")
+    assert not hidden.detected, hidden.check
+    assert hidden.payload["tokens"] == 1
+
+
 def test_the_trojan_is_outside_the_guarantee_and_shown_as_such(make: Make, run: Run) -> None:
     config = make("attack=procedure_trojan", "training.updates=48", "training.sequences=2", "optimizer.lr=0.01")
     outcome = run(config)

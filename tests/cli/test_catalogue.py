@@ -23,6 +23,8 @@ def test_ls_lists_every_choice_with_a_summary(witbench: Run) -> None:
     assert {group: sorted(found) for group, found in listing.items()} == {g: choices(g) for g in group_names()}
     silent = [f"{group}={name}" for group, found in listing.items() for name, doc in found.items() if not doc]
     assert silent == []
+    assert not [doc for found in listing.values() for doc in found.values() if doc.startswith("@")]
+    assert listing["study"]["bench"].startswith("The main job")
 
 
 def test_ls_takes_groups_in_the_plural(witbench: Run) -> None:

@@ -84,7 +84,7 @@ FIGURES = {
     "fig5": FigureKind(
         {
             "cpu": ("fig5_cpu", "fig5_raw_cpu"),
-            "paper": ("fig5_paper", "fig5_raw_paper"),
+            "paper": ("fig5_paper", "fig5_raw_cpu"),
             "smoke": ("fig5_smoke", "fig5_raw_smoke"),
         },
         _fig5,

@@ -40,6 +40,10 @@ class Item:
         return self.doc.partition("\n")[0]
 
 
+_DIRECTIVE = "# @package"
+"""What Hydra reads in the first comment of a file; it says nothing of the choice."""
+
+
 def groups(names: tuple[str, ...] = ()) -> list[str]:
     """The named groups, a plural allowed, or all. Raises ConfigError for an unknown one."""
     known = group_names()
@@ -80,7 +84,8 @@ def _split(text: str) -> tuple[str, str]:
     """The comment that opens a config file, and the rest."""
     lines = text.splitlines()
     count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "\n".join(line.lstrip("# ") for line in lines[:count]), "\n".join(lines[count:])
+    said = [line.lstrip("# ") for line in lines[:count] if not line.startswith(_DIRECTIVE)]
+    return "\n".join(said), "\n".join(lines[count:])
 
 
 def _describe(group: str, name: str) -> tuple[str, dict[str, str | None]]:
